@@ -33,7 +33,7 @@ def test_without_sampling_every_ratio_is_that_of_two_gaussian_mechanisms() -> No
     assert set(table["accounting_method"]) == {"closed_form"}
 
 
-def test_what_no_accountant_can_tell_is_a_gap_with_a_reason(capsys) -> None:
+def test_what_no_accountant_can_tell_and_a_ratio_to_0_are_gaps_with_a_reason(capsys) -> None:
     table = compared([0.25], [0.005, 5.0], [125])
     missing = table[table["ratio"].isna()]
     assert missing[["num_steps", "noise_multiplier"]].to_numpy().tolist() == [[125, 0.005]]
@@ -45,10 +45,7 @@ def test_what_no_accountant_can_tell_is_a_gap_with_a_reason(capsys) -> None:
     assert any(pd.isna(line.get_ydata()).any() for line in figure.axes[0].get_lines())
     [note] = [text.get_text() for text in figure.subfigs[-1].texts]
     assert "no ratio could be accounted at 1 of 2 points" in note
-
-
-def test_there_is_no_ratio_to_an_epsilon_of_0(capsys) -> None:
-    """At epsilon 0, delta is 2 Phi(mu / 2) - 1: 0.040 for mu = 0.1, and 0.080 for mu = 0.2."""
+    # At epsilon 0, delta is 2 Phi(mu / 2) - 1: 0.040 for mu = 0.1, and 0.080 for mu = 0.2.
     table = compared([1.0], [10.0], [1, 9], delta=0.05)
     assert (table["epsilon_substitute"] > 0).all()
     assert (table["epsilon_add_remove"] == 0).tolist() == [True, False]

@@ -148,16 +148,13 @@ def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
         assert ends[0] < getattr(loose, adjacency) < ends[1]
 
 
-def test_full_batches_are_calibrated_by_the_closed_form_where_losses_are_refused():
+def test_full_batches_are_calibrated_by_the_closed_form_and_slow_accountants_are_asked_seldom():
     mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=300)
     noise, method = calibrate_with_fallback(
         mechanism, epsilon=3.0, delta=1e-15, instead="choose another epsilon"
     )
     assert method == "closed_form"
     assert gdp_epsilon(mu=2 * 300**0.5 / noise, delta=1e-15) == pytest.approx(3.0, rel=1e-4)
-
-
-def test_the_slow_accountant_is_not_tried_for_very_many_steps():
     few = Mechanism("substitute", sample_rate=0.1, num_steps=20_000, noise_multiplier=1.0)
     assert [method.value for method in all_methods(few)] == ["pld", "prv", "loose"]
     assert "prv" not in all_methods(few.after(20_001))

@@ -133,7 +133,7 @@ def delta_of_addition(epsilon: float, q: float, sigma: float) -> mpmath.mpf:
     return without - mpmath.exp(epsilon) * ((1 - mpmath.mpf(q)) * without + q * having)
 
 
-def test_losses_under_substitute_are_inverted_and_keep_precision_in_both_tails() -> None:
+def test_losses_under_substitute_are_inverted_and_precise_in_tails_and_divergences() -> None:
     for q, sigma in product((1.0, 0.5, 0.01), (0.05, 0.4, 1.0, 30.0)):
         loss = SubstituteLoss(q, sigma)
         largest = np.subtract(*loss.log_densities(np.array(8 * sigma + 1)))
@@ -147,10 +147,6 @@ def test_losses_under_substitute_are_inverted_and_keep_precision_in_both_tails()
     assert 0 < loss.below(-far)[1] < loss.below(-far)[0] < 1e-10
     tail = loss.probability(far[:1], far[1:])
     assert tail[0] == pytest.approx(loss.above(far)[0] - loss.above(far)[1], rel=1e-12)
-
-
-def test_divergence_bounds_are_those_of_gaussians() -> None:
-    # Without sampling both divergences are alpha mu^2 / 2.
     for alpha in (1.1, 2.0, 63.0):
         assert SubstituteLoss(1.0, 5.0).rdp(alpha) == pytest.approx(alpha * 0.16 / 2, rel=1e-9)
         assert RemoveLoss(1.0, 0.5).rdp(alpha) == pytest.approx(alpha * 4 / 2, rel=1e-9)

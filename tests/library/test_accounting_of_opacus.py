@@ -59,10 +59,17 @@ def changed(poisson, monkeypatch) -> PrivacyEngine:
     return engine
 
 
-def test_what_is_given_goes_before_what_the_engine_knows(poisson) -> None:
+def test_what_is_given_goes_before_what_the_engine_knows(poisson, shuffled) -> None:
     given = {"sample_rate": 0.4, "num_steps": 9}
     expected = account_by_adjacency(Mechanism("add_remove", **KNOWN | given), delta=DELTA)
     assert epsilons_of(poisson[0], delta=DELTA, **given) == expected
+    with pytest.warns(UserWarning, match="no Poisson samples"):
+        epsilons_of(poisson[0], delta=DELTA, poisson_sampling=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for asked in poisson[:2]:
+            epsilons_of(asked, delta=DELTA, sample_rate=0.2, num_steps=15)
+        epsilons_of(shuffled[0], delta=DELTA, poisson_sampling=True)
 
 
 def test_a_finished_training_is_accounted_under_each_adjacency(poisson) -> None:
@@ -105,16 +112,6 @@ def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(shuffled) ->
     for asked, known in ((engine, {}), (optimizer, {"sample_rate": 0.2, "num_steps": 15})):
         with pytest.warns(UserWarning, match=message):
             epsilons_of(asked, delta=DELTA, **known)
-
-
-def test_what_the_user_says_of_sampling_decides(poisson, shuffled) -> None:
-    with pytest.warns(UserWarning, match="no Poisson samples"):
-        epsilons_of(poisson[0], delta=DELTA, poisson_sampling=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for asked in poisson[:2]:
-            epsilons_of(asked, delta=DELTA, sample_rate=0.2, num_steps=15)
-        epsilons_of(shuffled[0], delta=DELTA, poisson_sampling=True)
 
 
 def test_a_pass_may_have_dropped_its_last_batch() -> None:

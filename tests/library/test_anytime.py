@@ -201,7 +201,7 @@ def test_answers_of_yes_and_no_and_separate_worlds():
     assert ceiling == pytest.approx(separate.epsilon_lower, rel=0.1)
 
 
-def test_a_claim_is_refuted_when_the_bound_is_above_it():
+def test_a_claim_is_refuted_when_the_bound_is_above_it_and_a_theta_not_alone():
     world0, world1 = scores(2.0, 200)
     mu_lower = bound_of(world0, world1).mu_lower
     for mu, is_refuted in ((mu_lower - 0.1, True), (mu_lower + 0.1, False), (5.0, False)):
@@ -209,9 +209,7 @@ def test_a_claim_is_refuted_when_the_bound_is_above_it():
         assert (test.p_value <= 0.05) is is_refuted
         assert test.num_simulations is None
     assert test.p_value == 1  # of the last one
-
-
-def test_a_theta_that_is_refuted_alone_proves_nothing():
+    # A theta that is refuted alone proves nothing.
     process = EProcess(lines_of(GDP, 0.0, 0.5, 1.0, 1.5), significance=0.05)
     assert process.bound < 0
     for wealth, bound in (([30, 20, 19, 50], 0.5), ([1, 90, 90, 90], -np.inf), ([20] * 4, 1.5)):

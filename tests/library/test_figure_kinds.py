@@ -7,24 +7,11 @@ import inspect
 from itertools import combinations
 from typing import Any
 
+import figure_examples as examples
 import numpy as np
 import pandas as pd
 import pytest
-from figure_examples import (
-    EXAMPLES,
-    NOTE,
-    accuracies_of,
-    draw,
-    landscapes,
-    membership,
-    models,
-    norms_of,
-    one_landscape,
-    profiles_of,
-    ratios,
-    sets,
-    shuffled,
-)
+from figure_examples import EXAMPLES, NOTE, accuracies_of, draw, landscapes, membership, norms_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -111,8 +98,8 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
     ("kind", "number"),
     [
         pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
-        for kind, examples in EXAMPLES.items()
-        for number in range(len(examples))
+        for kind, of_kind in EXAMPLES.items()
+        for number in range(len(of_kind))
     ],
 )
 def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_leaves_it(
@@ -163,19 +150,19 @@ def _beside_natural(audit: str, **changes: object) -> tuple[dict[str, np.ndarray
 
 
 def _other_steps() -> pd.DataFrame:
-    rows = shuffled()
+    rows = examples.shuffled()
     return rows.assign(num_steps=rows["num_steps"].where(rows["sampling"] != "poisson", 160))
 
 
 def _other_set(column: str, value: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Sets of canaries of which one has another value of a column."""
-    summary, gaps = sets()
+    summary, gaps = examples.sets()
     summary.loc[summary["canary"] == "loss", column] = value
     return summary, gaps
 
 
 def _two_sets_of_one_canary() -> tuple[pd.DataFrame, pd.DataFrame]:
-    summary, gaps = sets()
+    summary, gaps = examples.sets()
     return pd.concat([summary, summary.query("canary == 'loss'").assign(audit="b-loss")]), gaps
 
 
@@ -188,7 +175,7 @@ _OTHER_SET = {
 }
 _OTHER_MODELS = {"canary": "natural", "delta": 1e-6, "significance": 0.1, "adjacency": "zero_out"}
 _ALIKE = membership(1.0)
-_NOT_VALID = profiles_of(_ALIKE), _ALIKE.query("not is_valid")
+_NOT_VALID = examples.profiles_of(_ALIKE), _ALIKE.query("not is_valid")
 _NO_PROFILE = {audit: {"substitute": None} for audit in _ALIKE["audit"]}
 _NO_LAW = landscapes(canary="worst_case", epsilon_hidden_state=np.nan)
 _MIXED = [attack(), attack("natural", profiles={"substitute": gaussian_profile(2.0)})]
@@ -204,30 +191,46 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
     ("test_accuracy", (accuracies_of(NATURAL, "absent"), _CANARIES), "summary has no audit absent"),
     ("test_accuracy", ({NATURAL: np.full((1, 4), np.nan)}, _CANARIES), "of a model is NaN"),
     ("test_accuracy", ({}, _CANARIES), "no audit to show"),
-    ("adjacency_ratio", (ratios(ratio=np.nan),), "no ratio could be accounted"),
-    ("adjacency_ratio", (pd.concat([ratios(), ratios(delta=1e-6)]),), "differ in delta"),
+    ("adjacency_ratio", (examples.ratios(ratio=np.nan),), "no ratio could be accounted"),
+    (
+        "adjacency_ratio",
+        (pd.concat([examples.ratios(), examples.ratios(delta=1e-6)]),),
+        "differ in delta",
+    ),
     *(
         ("canary_sets", _other_set(column, value), f"differ in {column}")
         for column, value in _OTHER_SET.items()
     ),
-    ("canary_sets", sets(slot=1.0), "no valid bound of all slots together"),
+    ("canary_sets", examples.sets(slot=1.0), "no valid bound of all slots together"),
     ("canary_sets", _two_sets_of_one_canary(), "two audits have the same canary"),
     *(
-        ("models_trained", (pd.concat([models(), models(**{column: value})]),), f"in {column}")
+        (
+            "models_trained",
+            (pd.concat([examples.models(), examples.models(**{column: value})]),),
+            f"in {column}",
+        )
         for column, value in _OTHER_MODELS.items()
     ),
-    ("models_trained", (models(is_valid=False),), "no valid bound"),
-    ("shuffling", (shuffled(is_valid=False),), "no bound of a valid rule"),
-    ("shuffling", (shuffled(sampling="poisson", sample_rate=0.025),), "no audit has shuffled"),
-    ("shuffling", (shuffled(sample_rate=0.5),), r"1 / 40: show it in another figure"),
-    ("shuffling", (shuffled(noise_multiplier=1.0),), "differ in what this figure does not show"),
+    ("models_trained", (examples.models(is_valid=False),), "no valid bound"),
+    ("shuffling", (examples.shuffled(is_valid=False),), "no bound of a valid rule"),
+    (
+        "shuffling",
+        (examples.shuffled(sampling="poisson", sample_rate=0.025),),
+        "no audit has shuffled",
+    ),
+    ("shuffling", (examples.shuffled(sample_rate=0.5),), r"1 / 40: show it in another figure"),
+    (
+        "shuffling",
+        (examples.shuffled(noise_multiplier=1.0),),
+        "differ in what this figure does not show",
+    ),
     ("shuffling", (_other_steps(),), "differ in num_steps"),
     ("hidden_state_by_step", (landscapes(0.5, 2.5),), "point of this figure, which shows noise, b"),
     ("hidden_state_by_step", (_NO_LAW,), r"audit a-1\.0-1: the exact law of canary worst_case"),
     ("hidden_state_by_step", (landscapes(is_valid=False),), "no bound of a valid rule"),
     ("amplification", (landscapes().query("step == 3"),), "only one step was recorded"),
     ("loss_landscape", (landscapes(),), "4 audits: this figure shows one"),
-    ("loss_landscape", (one_landscape(landscape=None),), "with a crafted landscape"),
+    ("loss_landscape", (examples.one_landscape(landscape=None),), "with a crafted landscape"),
     *(
         (kind, ([attack(), attack(audit="other")],), "gradient-1 and other have the same canary")
         for kind in ("score_histograms", "trade_off")

@@ -184,7 +184,7 @@ def test_right_trainings_raise_alarms_at_most_at_their_level(trainings):
     assert alarms <= trainings * 0.05 + 3 * math.sqrt(trainings * 0.05 * 0.95)
 
 
-def test_alternatives_of_tails_are_distributions():
+def test_alternatives_of_tails_and_of_lengths_are_distributions():
     """So that their ratios to the normal one are 1 on average, and power is what it should be."""
     points = np.linspace(-60, 60, 240_001)
     one = evidence(num_canaries=0)
@@ -192,6 +192,11 @@ def test_alternatives_of_tails_are_distributions():
     log_density = one._of_tails(steps) - points[:, None] ** 2 / 2 - math.log(2 * math.pi) / 2
     masses = np.exp(log_density).sum(axis=0) * (points[1] - points[0])
     assert masses == pytest.approx(1, abs=2e-3)
+    squares = np.linspace(200, 700, 50_001)[:, None] * [1.0, 0.0] + [0.0, 12.0]
+    ratios = evidence()._of_lengths(shown(len(squares), squares=squares))
+    ratios = np.minimum(ratios.reshape(len(squares), 3, -1)[:, 1], 500)
+    masses = (chi2.pdf(squares[:, :1], 400) * np.exp(ratios)).sum(axis=0)
+    assert masses * (squares[1, 0] - squares[0, 0]) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 23])
@@ -206,14 +211,6 @@ def test_alternatives_of_batch_sizes_are_distributions(steps):
     masses = (binom.pmf(sizes, 100, 0.2)[:, None] * np.exp(ratios)).sum(axis=0)
     assert (masses < 1 + 1e-6).all()
     assert (masses > 0.94).all()
-
-
-def test_alternatives_of_lengths_are_distributions():
-    squares = np.linspace(200, 700, 50_001)[:, None] * [1.0, 0.0] + [0.0, 12.0]
-    ratios = evidence()._of_lengths(shown(len(squares), squares=squares))
-    ratios = np.minimum(ratios.reshape(len(squares), 3, -1)[:, 1], 500)
-    masses = (chi2.pdf(squares[:, :1], 400) * np.exp(ratios)).sum(axis=0)
-    assert masses * (squares[1, 0] - squares[0, 0]) == pytest.approx(1, abs=1e-3)
 
 
 def test_what_was_measured_is_counted():
@@ -233,15 +230,12 @@ def test_what_was_measured_is_counted():
     assert all(math.isnan(one) for one in empty.correlation)
 
 
-def test_steps_that_show_nothing_are_no_evidence_however_many():
+def test_steps_that_show_nothing_are_no_evidence_and_blocks_of_steps_change_nothing():
     """All e-values are 1 then, but those of copies, which are less: the weights alone are left."""
     one = evidence_of(shown(500), num_canaries=0)
     # Copies are three of fifteen kinds, of which two see a pair of tensors or an earlier step.
     assert 12 / 15 * 0.99 < math.exp(one.log_total) < 1
     assert one.finding is None
-
-
-def test_how_steps_are_cut_into_blocks_changes_nothing():
     steps = seen(np.random.default_rng(1), 40, scale=0.97)
     arrays = {name: value for name, value in vars(steps).items() if isinstance(value, np.ndarray)}
     blocks = [
@@ -623,6 +617,14 @@ def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
     assert one.measured.noise_scale() == pytest.approx(other.measured.noise_scale(), rel=1e-12)
     assert one.phases == other.phases
     assert whole._evidence.log_total == pytest.approx(resumed._evidence.log_total, abs=1e-4)
+    # With correlated noise too.
+    half = correlated(seed=2, steps=11)
+    fresh = correlated(seed=9, steps=0)
+    fresh.load_state_dict(half.state_dict())
+    resumed = correlated(seed=2, start=11, recorder=fresh)
+    whole = correlated(seed=2)
+    one, other = (each.result(delta=1e-5, conversion="gdp") for each in (resumed, whole))
+    assert one.epsilon_lower == other.epsilon_lower
 
 
 def _loaded(recorder: Recorder) -> Recorder:
@@ -898,16 +900,6 @@ def test_an_unfinished_training_with_correlated_noise_has_the_worst_record(steps
     assert found.phases == (Phase(pytest.approx(SIGMA / moved), 1.0, 1),)
     truth = gdp_epsilon(mu=moved / SIGMA, delta=1e-4)
     assert found.accounted.add_remove == pytest.approx(truth, rel=1e-3)
-
-
-def test_a_training_with_correlated_noise_resumes():
-    half = correlated(seed=2, steps=11)
-    fresh = correlated(seed=9, steps=0)
-    fresh.load_state_dict(half.state_dict())
-    resumed = correlated(seed=2, start=11, recorder=fresh)
-    whole = correlated(seed=2)
-    one, other = (each.result(delta=1e-5, conversion="gdp") for each in (resumed, whole))
-    assert one.epsilon_lower == other.epsilon_lower
 
 
 @pytest.mark.parametrize(("times", "apart"), [(1, None), (2, None), (2, 3), (3, 8)])

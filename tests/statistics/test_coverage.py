@@ -10,24 +10,9 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+import simulated
 from sampling import exhaustive
-from simulated import (
-    DELTA,
-    LAWS,
-    SIGNIFICANCE,
-    Draw,
-    Law,
-    allowed,
-    direct_pair,
-    drifting,
-    estimates_of,
-    gaussian,
-    is_refuted,
-    mapped,
-    response,
-    share_above,
-    transcripts,
-)
+from simulated import DELTA, LAWS, SIGNIFICANCE, Law, allowed, direct_pair, estimates_of, gaussian
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
@@ -59,7 +44,7 @@ FEW, MANY = ((128, 300), (60, 40)), ((1250, 2_000), (200, 500))
 def test_valid_rules_keep_their_significance(rule, sizes):
     size, num_audits = sizes[RULES[rule].anytime]
     rates = {
-        name: share_above(rule, law, size, num_audits)
+        name: simulated.share_above(rule, law, size, num_audits)
         for name, law in LAWS.items()
         if not (law.is_sorted and RULES[rule].anytime)  # which is refused
     }
@@ -71,14 +56,17 @@ def test_valid_rules_keep_their_significance(rule, sizes):
 
 def test_rules_that_are_not_valid_do_not():
     for rule in {*RULES} - {*VALID}:
-        rate = share_above(rule, LAWS["gaussian 1.0"], 25_000, 200)
+        rate = simulated.share_above(rule, LAWS["gaussian 1.0"], 25_000, 200)
         assert rate - 3 * np.sqrt(rate * (1 - rate) / 200) > SIGNIFICANCE
 
 
 # By the delta of the curve.
 DIRECT_LAWS = {
     DELTA: {
-        **{f"response {epsilon}": Law(response(epsilon), epsilon) for epsilon in (1.0, 2.5)},
+        **{
+            f"response {epsilon}": Law(simulated.response(epsilon), epsilon)
+            for epsilon in (1.0, 2.5)
+        },
         **{f"pair {epsilon}": Law(direct_pair(epsilon), epsilon) for epsilon in (1.0, 2.5)},
         "gaussian": Law(gaussian(1.0), gdp_epsilon(mu=1.0, delta=DELTA)),
     },
@@ -98,7 +86,7 @@ def test_conversion_direct_keeps_the_significance(rule, delta, num_audits, size)
     for name, law in DIRECT_LAWS[delta].items():
         if rule == ThresholdRule.FIXED and name == "gaussian":
             continue  # half of its epsilon is no good threshold
-        rate = share_above(rule, law, size, num_audits, family=family, seed=7)
+        rate = simulated.share_above(rule, law, size, num_audits, family=family, seed=7)
         assert rate <= allowed(num_audits), name
 
 
@@ -108,7 +96,7 @@ def test_conversion_direct_keeps_the_significance(rule, delta, num_audits, size)
 )
 def test_subsampled_gaussian_on_the_worst_case(mechanism):
     """The truth is the accountant's; the scores are simulated step by step."""
-    truth, draw = trade_off_curve(mechanism).epsilon(DELTA), transcripts(mechanism)
+    truth, draw = trade_off_curve(mechanism).epsilon(DELTA), simulated.transcripts(mechanism)
     options = {"conversion": Conversion.SUBSAMPLED_GAUSSIAN, "mechanism": mechanism}
     options |= {"num_audits": 1000}
     for rule in CALIBRATED:
@@ -122,10 +110,15 @@ def test_subsampled_gaussian_on_the_worst_case(mechanism):
 def test_bets_against_a_true_curve_seldom_win_and_against_too_low_a_one_often(num_audits):
     """The last case fails if a wealth that is a little too large would not be noticed."""
     mechanism = Mechanism("add_remove", sample_rate=0.1, num_steps=12, noise_multiplier=0.6)
-    for draw, curve in ((drifting, curve_of(1.0)), (transcripts(mechanism), curve_of(mechanism))):
-        refuted = sum(is_refuted(curve, draw, 200, audit) for audit in range(num_audits))
+    for draw, curve in (
+        (simulated.drifting, curve_of(1.0)),
+        (simulated.transcripts(mechanism), curve_of(mechanism)),
+    ):
+        refuted = sum(simulated.is_refuted(curve, draw, 200, audit) for audit in range(num_audits))
         assert refuted / num_audits <= allowed(num_audits)
-    refuted = sum(is_refuted(curve_of(1.6), gaussian(2.0), 200, k) for k in range(num_audits))
+    refuted = sum(
+        simulated.is_refuted(curve_of(1.6), gaussian(2.0), 200, k) for k in range(num_audits)
+    )
     assert refuted / num_audits > 2 * SIGNIFICANCE
 
 
@@ -231,7 +224,7 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
 
 
 @cache
-def mean_bound(rule: str, draw: Draw, num_audits: int) -> float:
+def mean_bound(rule: str, draw: simulated.Draw, num_audits: int) -> float:
     rng = np.random.default_rng(5)
     bounds = estimates_of(draw, (1250, 1250), rng, num_audits=num_audits, threshold_rule=rule)
     return float(np.mean([bound.mu_lower for bound in bounds]))
@@ -247,5 +240,5 @@ def test_rules_are_tight(num_audits):
     ):  # fmt: skip
         assert mean(rule, gaussian(mu)) > least * mu, (rule, mu)
     # As tight as the rule that looks at the best threshold alone, within 3 %.
-    binary = mapped(gaussian(1.0), lambda scores: (scores >= 0.5) * 1.0)
+    binary = simulated.mapped(gaussian(1.0), lambda scores: (scores >= 0.5) * 1.0)
     assert mean("combined", binary) >= 0.97 * mean("calibrated", binary)
