@@ -98,12 +98,10 @@ def summary_of(
 
 
 def written_below(figure: Figure) -> list[str]:
-    """The lines of text below the legend, from the first to the last."""
     return [text.get_text() for text in figure.subfigs[-1].texts]
 
 
 def legend(figure: Figure) -> dict[str, Any]:
-    """The handles of the legend, by their labels."""
     return {
         text.get_text(): handle
         for part in figure.subfigs
@@ -113,13 +111,11 @@ def legend(figure: Figure) -> dict[str, Any]:
 
 
 def titles(figure: Figure) -> list[str]:
-    """The titles of the panels that are shown."""
     return [axes.get_title() for axes in figure.axes if axes.get_visible()]
 
 
 @cache
 def gaussian_profile(mu: float) -> Profile:
-    """The privacy profile of a Gaussian trade-off curve."""
     delta = np.union1d(np.logspace(-12, -0.01, 400), np.linspace(0.001, 0.999, 300))
     return Profile(delta, np.array([gdp_epsilon(mu=mu, delta=float(one)) for one in delta]))
 
@@ -141,5 +137,4 @@ def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) 
 
 
 def below(figure: Figure) -> str:
-    """All that is written below the legend, as one line."""
     return " ".join(written_below(figure))

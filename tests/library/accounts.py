@@ -23,6 +23,5 @@ def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism:
 
 
 def setting(**changes: Any) -> dict[str, Any]:
-    """A mechanism and a delta."""
     base = {"sample_rate": 0.25, "noise_multiplier": 5.574, "num_steps": 500, "delta": 1e-5}
     return {"adjacency": "substitute", **base, **changes}

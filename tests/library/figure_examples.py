@@ -35,19 +35,14 @@ def draw(kind: str, *inputs: object, note: str = NOTE, **settings: object) -> Dr
 
 def variants() -> pd.DataFrame:
     """Four variants of a canary at three periods, beside two others."""
-    parts = [
-        summary_of(
-            settings=((1.0, 4.0),),
-            canaries=["simulated_dimension", "random_dimension", "loss"],
-            axis={"canary_period": [1.0, 5.0, 25.0]},
-            simulation=simulation,
-            ranking=ranking,
-            **FIXED,
-        ).assign(configuration=lambda rows, s=simulation, r=ranking: rows["audit"] + s + r)
+    known = {"settings": ((1.0, 4.0),), "axis": {"canary_period": [1.0, 5.0, 25.0]}, **FIXED}
+    known["canaries"] = ["simulated_dimension", "random_dimension", "loss"]
+    summary = pd.concat(
+        summary_of(simulation=simulation, ranking=ranking, **known)
         for simulation, ranking in product(("noisy", "noiseless"), ("per_step", "final"))
-    ]
-    summary = pd.concat(parts)
-    return summary.assign(audit=summary["configuration"])
+    )
+    names = summary["audit"] + summary["simulation"] + summary["ranking"]
+    return summary.assign(audit=names, configuration=names)
 
 
 def by_runs() -> pd.DataFrame:
@@ -58,13 +53,8 @@ def by_runs() -> pd.DataFrame:
 
 def membership(*periods: float) -> pd.DataFrame:
     """Audits of known batches, with a bound on mu that rises with the repeat."""
-    summary = summary_of(
-        settings=((1.0, 4.0),),
-        canaries=["loss"],
-        rules=["simultaneous", "in_sample"],
-        axis={"canary_period": periods or (1.0, 5.0)},
-        **FIXED,
-    )
+    known = {"settings": ((1.0, 4.0),), "axis": {"canary_period": periods or (1.0, 5.0)}, **FIXED}
+    summary = summary_of(canaries=["loss"], rules=["simultaneous", "in_sample"], **known)
     mu = 1.0 + 0.5 * summary["repeat"] + 5.0 * ~summary["is_valid"]
     return summary.assign(mu_lower=mu, assumption="the curve is Gaussian")
 
@@ -85,17 +75,12 @@ def profiles_of(summary: pd.DataFrame, *mus: float) -> dict[str, dict[str, Any]]
 
 
 def attacks(**changes: object) -> list[Attack]:
-    """One by each canary at each setting."""
     rng = np.random.default_rng(0)
     return [
         attack(
-            canary,
-            audit=f"{canary}-{q}",
-            sample_rate=q,
-            noise_multiplier=sigma,
-            world0_scores=rng.normal(1, 1, 100),
+            **{"canary": canary, "audit": f"{canary}-{q}", "sample_rate": q} | changes,
+            **{"noise_multiplier": sigma, "world0_scores": rng.normal(1, 1, 100)},
             world1_scores=rng.normal(-1, 1, 100),
-            **changes,
         )
         for canary, (q, sigma) in product(ALL, THREE)
     ]
@@ -129,8 +114,7 @@ def models(**changes: object) -> pd.DataFrame:
         row(
             **{"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 10.0},
             **{"audit": f"a-{slots}", "num_slots": slots, "num_runs": runs, "repeat": repeat},
-            threshold_rule=rule,
-            conversion=conversion,
+            **{"threshold_rule": rule, "conversion": conversion},
             epsilon_lower=runs / 100 + len(rule) + repeat,
         )
         for slots, numbers, rules in ((1, (10, 100), _RULES), (500, (1, 10), _RULES + _GUESSES))
@@ -166,27 +150,15 @@ def shuffled(**changes: object) -> pd.DataFrame:
     for (adjacency, upper), noise, other in product(adjacencies, (0.5, 2.0), others):
         is_shuffled = others[other] == "shuffled"
         for repeat, lower in enumerate((1.0, 2.0 if other == "opposite" else 1.2)):
-            rows.append(
-                row(
-                    canary="worst_case",
-                    audit=f"{adjacency}-{noise}-{other}",
-                    repeat=repeat,
-                    adjacency=adjacency,
-                    noise_multiplier=noise,
-                    sampling=others[other],
-                    other_records=other,
-                    batches_per_pass=40 if is_shuffled else None,
-                    sample_rate=1.0 if is_shuffled else 0.025,
-                    num_steps=120,
-                    step=120,
-                    threshold_rule="split",
-                    conversion="direct",
-                    epsilon_lower=lower / noise,
-                    epsilon_upper_substitute=20.0 / noise,
-                    epsilon_upper_add_remove=9.0 / noise,
-                    epsilon_poisson=upper / 10 / noise if is_shuffled else float("nan"),
-                )
-            )
+            known = {"audit": f"{adjacency}-{noise}-{other}", "repeat": repeat, "step": 120}
+            known |= {"canary": "worst_case", "adjacency": adjacency, "noise_multiplier": noise}
+            known |= {"sampling": others[other], "other_records": other, "num_steps": 120}
+            known |= {"batches_per_pass": 40 if is_shuffled else None}
+            known |= {"sample_rate": 1.0 if is_shuffled else 0.025, "epsilon_lower": lower / noise}
+            known |= {"epsilon_poisson": upper / 10 / noise if is_shuffled else float("nan")}
+            known |= {"epsilon_upper_substitute": 20.0 / noise}
+            known |= {"epsilon_upper_add_remove": 9.0 / noise}
+            rows.append(row(threshold_rule="split", conversion="direct", **known))
     return pd.DataFrame(rows).assign(**changes)
 
 
@@ -194,22 +166,13 @@ def landscapes(*thresholds: float, **changes: object) -> pd.DataFrame:
     """Two noises and batch sizes, three steps, two repeats, conversions and rules."""
     rows = [
         row(
-            canary="loss_landscape",
             audit=f"a-{sigma}-{size}" + f"-{threshold}" * (len(thresholds) > 1),
-            sample_rate=1.0,
-            noise_multiplier=sigma,
-            adjacency="add_remove",
-            batch_size=size,
-            landscape="diverging",
-            landscape_threshold=threshold,
-            num_steps=3,
-            step=step,
-            repeat=repeat,
-            conversion=conversion,
-            threshold_rule=rule,
+            **{"canary": "loss_landscape", "landscape": "diverging", "adjacency": "add_remove"},
+            **{"landscape_threshold": threshold, "sample_rate": 1.0, "noise_multiplier": sigma},
+            **{"batch_size": size, "num_steps": 3, "step": step, "repeat": repeat},
+            **{"conversion": conversion, "threshold_rule": rule},
+            **{"epsilon_hidden_state": 8.0 / step, "epsilon_hidden_state_gdp": 12.0 / step},
             epsilon_lower=(10.0 if conversion == "gdp" else 1.0) / step + repeat,
-            epsilon_hidden_state=8.0 / step,
-            epsilon_hidden_state_gdp=12.0 / step,
         )
         for threshold in thresholds or (0.5,)
         for sigma, size, step, repeat in product((1.0, 8.0), (1, 16), (1, 2, 3), (0, 1))

@@ -8,5 +8,4 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def table_of(name: str) -> pd.DataFrame:
-    """A table of docs/results."""
     return pd.read_csv(DOCS / "results" / f"{name}.tsv", sep="\t")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
@@ -72,7 +71,10 @@ def lower_bound_of_one_step(adjacency: Adjacency, q: float, sigma: float, delta:
 
 
 def test_every_setting_of_a_small_grid_is_accounted():
-    methods = {check_setting(mechanism, delta) for mechanism, delta in grid(SHORT_GRID_SIZE)}
+    """But for one with 939,726 steps, which takes as long as all others."""
+    settings = [case for case in grid(SHORT_GRID_SIZE) if case[0].num_steps < 900_000]
+    assert len(settings) == 7
+    methods = {check_setting(mechanism, delta) for mechanism, delta in settings}
     assert {"pld", "closed_form", "loose"} <= methods
 
 
@@ -83,26 +85,28 @@ def test_every_setting_of_a_large_grid_is_accounted(part):
         check_setting(mechanism, delta)
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "substitute", "zero_out"])
-@pytest.mark.parametrize(("q", "sigma"), [(0.03, 0.7), (0.4, 2.0), (1.0, 3.0)])
+STEPS = [("add_remove", 0.03, 0.7), ("substitute", 0.4, 2.0), ("zero_out", 1.0, 3.0)]
+STEPS += [("substitute", 0.03, 0.7), ("add_remove", 0.4, 2.0), ("substitute", 1.0, 3.0)]
+
+
+@pytest.mark.parametrize(("adjacency", "q", "sigma"), STEPS)
 def test_divergences_are_those_of_quadrature(adjacency, q, sigma):
     mechanism = Mechanism(adjacency, sample_rate=q, num_steps=3, noise_multiplier=sigma)
     orders = np.array([1.01, 1.7, 4.0, 23.0])
     centre = -1.0 if adjacency == "substitute" else 0.0
 
     def divergence(order: float, first: float, second: float) -> float:
-        def integrand(output: float) -> float:
+        """By a fine sum of the integrand, whose tails are negligible at both ends."""
+        outputs = np.linspace(-2 * order - 9 * sigma, 2 * order + 9 * sigma, 200_001)
+        with np.errstate(divide="ignore"):
             logs = [
                 np.logaddexp(
-                    np.log1p(-q) + norm.logpdf(output, 0, sigma) if q < 1 else -np.inf,
-                    np.log(q) + norm.logpdf(output, mean, sigma),
+                    np.log1p(-q) + norm.logpdf(outputs, 0, sigma),
+                    np.log(q) + norm.logpdf(outputs, mean, sigma),
                 )
                 for mean in (first, second)
             ]
-            return float(np.exp(order * logs[0] + (1 - order) * logs[1]))
-
-        reach = 2 * order + 9 * sigma
-        integral, _ = quad(integrand, -reach, reach, limit=500, points=[0, order, -order])
+        integral = np.trapezoid(np.exp(order * logs[0] + (1 - order) * logs[1]), outputs)
         return float(np.log(integral) / (order - 1))
 
     expected = [
@@ -141,27 +145,19 @@ def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
     assert loose.method == "loose"
     # Between two trainings that have the noise of one phase throughout, at its sample rate.
     for adjacency in ("add_remove", "substitute"):
-        ends = [
-            account_epsilon(
-                Mechanism(adjacency, sample_rate=q, num_steps=5_000, noise_multiplier=sigma),
-                delta=1e-14,
-                method="loose",
-            ).upper
-            for q, sigma in ((0.05, 3.0), (0.1, 2.0))
-        ]
+        least = Mechanism(adjacency, sample_rate=0.05, num_steps=5_000, noise_multiplier=3.0)
+        most = Mechanism(adjacency, sample_rate=0.1, num_steps=5_000, noise_multiplier=2.0)
+        ends = [account_epsilon(m, delta=1e-14, method="loose").upper for m in (least, most)]
         assert ends[0] < getattr(loose, adjacency) < ends[1]
 
 
-def test_full_batches_are_calibrated_by_the_closed_form_where_losses_are_refused():
+def test_full_batches_are_calibrated_by_the_closed_form_and_slow_accountants_are_asked_seldom():
     mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=300)
     noise, method = calibrate_with_fallback(
         mechanism, epsilon=3.0, delta=1e-15, instead="choose another epsilon"
     )
     assert method == "closed_form"
     assert gdp_epsilon(mu=2 * 300**0.5 / noise, delta=1e-15) == pytest.approx(3.0, rel=1e-4)
-
-
-def test_the_slow_accountant_is_not_tried_for_very_many_steps():
     few = Mechanism("substitute", sample_rate=0.1, num_steps=20_000, noise_multiplier=1.0)
     assert [method.value for method in all_methods(few)] == ["pld", "prv", "loose"]
     assert "prv" not in all_methods(few.after(20_001))

@@ -32,7 +32,6 @@ def log_uniform(least: float, most: float) -> st.SearchStrategy[float]:
 
 
 def settings_for(method: AccountingMethod) -> st.SearchStrategy[dict[str, Any]]:
-    """Mechanisms and deltas that the accountant can account, and the accountant."""
     adjacencies = [Adjacency.SUBSTITUTE] if method is GROUP_PRIVACY else [*Adjacency]
     # Rare sampling takes prv long, and group privacy refuses it for large epsilons.
     rates = log_uniform(0.25 if method in (PRV, GROUP_PRIVACY) else 0.02, 0.5)
@@ -49,7 +48,6 @@ def settings_for(method: AccountingMethod) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def for_examples(method: AccountingMethod, holds: Callable[..., None], **strategies: Any) -> None:
-    """Checks a property, for fewer examples where the accountant is slow."""
     settings(max_examples=EXAMPLES.get(method, 1))(given(**strategies)(holds))()
 
 
@@ -132,9 +130,8 @@ CASES = [*product(MECHANISMS, (1e-5, 1e-8), ("add_remove", "substitute"))]
 @pytest.mark.parametrize(("mechanism", "delta", "adjacency"), some_of(CASES, every=7))
 def test_prv_and_pld_agree(mechanism, delta, adjacency) -> None:
     q, sigma, steps = mechanism
-    given = setting(
-        adjacency=adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=steps, delta=delta
-    )
+    given = {"adjacency": adjacency, "sample_rate": q, "noise_multiplier": sigma, "delta": delta}
+    given |= {"num_steps": steps}
     pld, prv = (bounds_of(**given, method=method) for method in (PLD, PRV))
     # Each interval holds the other's best value, up to 1e-4, and the best values nearly agree.
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
@@ -154,21 +151,16 @@ def test_a_curve_has_the_epsilons_of_single_calls_in_the_order_of_its_steps(meth
 
 
 def test_prv_has_the_values_of_add_remove_for_zero_out() -> None:
-    bounds = [
-        bounds_of(**setting(adjacency=name), method=PRV) for name in ("zero_out", "add_remove")
-    ]
-    assert bounds[0] == bounds[1]
+    same = [bounds_of(**setting(adjacency=name), method=PRV) for name in ("zero_out", "add_remove")]
+    assert same[0] == same[1]
 
 
-def test_collapsing_keeps_sampled_settings() -> None:
+def test_full_steps_are_collapsed_and_noise_that_is_not_given_is_asked_for() -> None:
     steps = {"num_steps": 4, "noise_multiplier": 2.0}
     sampled = Mechanism(Adjacency.SUBSTITUTE, sample_rate=0.5, **steps)
     assert sampled.collapsed() is sampled
     full = Mechanism(Adjacency.SUBSTITUTE, sample_rate=1.0, **steps).collapsed()
     assert (full.noise_multiplier, full.num_steps) == (1.0, 1)
-
-
-def test_noise_that_is_not_given_is_asked_for() -> None:
     mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500)
     with pytest.raises(InputError, match="noise_multiplier is nan"):
         account_epsilon(mechanism, delta=1e-5, method="closed_form")
@@ -194,21 +186,16 @@ def test_the_noise_of_an_audit_is_calibrated_under_its_adjacency(adjacency) -> N
     assert noise_of(shuffled) == pytest.approx(moves * exact, rel=1e-3)
 
 
-# Trainings whose noise or sample rate changes
-
-
 @pytest.mark.parametrize(
     ("noises", "steps", "most"),
     [
-        pytest.param([12.0, 20.0, 9.0], [30, 50, 1], 1.001, id="few"),
-        # Nearly all noises are just below one that they could be rounded up to.
-        pytest.param(
-            [6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02, id="hundreds"
-        ),
+        ([12.0, 20.0, 9.0], [30, 50, 1], 1.001),
+        ([6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02),
     ],
+    ids=["few", "hundreds"],
 )
 def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps, most) -> None:
-    """Noise of more than 100 phases is rounded, never up."""
+    """Noise of more than 100 phases is rounded, never up: nearly all are just below a grid's."""
     phases = [Phase(float(noise), 1.0, count) for noise, count in zip(noises, steps, strict=True)]
     mu = sqrt(sum(phase.num_steps / phase.noise_multiplier**2 for phase in phases))
     epsilons = account_phases(phases, delta=1e-6)
@@ -239,9 +226,6 @@ def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
         alone = Mechanism("add_remove", **vars(phase))
         assert account_by_adjacency(alone, delta=1e-6).add_remove < epsilon
     assert epsilon < renyi.get_epsilon(1e-6)
-
-
-def test_what_is_no_phase_is_refused() -> None:
     for phases, delta, message in (
         ([], 1e-6, "empty"),
         ([Phase(1.0, 1.5, 3)], 1e-6, "sample_rate"),

@@ -27,13 +27,10 @@ def trained(epochs: int = 3, **options) -> tuple[PrivacyEngine, object, nn.Modul
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         engine = PrivacyEngine(accountant="prv")
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        options |= {"noise_multiplier": KNOWN["noise_multiplier"], "max_grad_norm": 1.0}
         model, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(records, batch_size=20),
-            noise_multiplier=KNOWN["noise_multiplier"],
-            max_grad_norm=1.0,
-            **options,
+            module=model, optimizer=sgd, data_loader=DataLoader(records, batch_size=20), **options
         )
         for _ in range(epochs):
             for features, labels in loader:
@@ -62,10 +59,17 @@ def changed(poisson, monkeypatch) -> PrivacyEngine:
     return engine
 
 
-def test_what_is_given_goes_before_what_the_engine_knows(poisson) -> None:
+def test_what_is_given_goes_before_what_the_engine_knows(poisson, shuffled) -> None:
     given = {"sample_rate": 0.4, "num_steps": 9}
     expected = account_by_adjacency(Mechanism("add_remove", **KNOWN | given), delta=DELTA)
     assert epsilons_of(poisson[0], delta=DELTA, **given) == expected
+    with pytest.warns(UserWarning, match="no Poisson samples"):
+        epsilons_of(poisson[0], delta=DELTA, poisson_sampling=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for asked in poisson[:2]:
+            epsilons_of(asked, delta=DELTA, sample_rate=0.2, num_steps=15)
+        epsilons_of(shuffled[0], delta=DELTA, poisson_sampling=True)
 
 
 def test_a_finished_training_is_accounted_under_each_adjacency(poisson) -> None:
@@ -110,27 +114,13 @@ def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(shuffled) ->
             epsilons_of(asked, delta=DELTA, **known)
 
 
-def test_what_the_user_says_of_sampling_decides(poisson, shuffled) -> None:
-    with pytest.warns(UserWarning, match="no Poisson samples"):
-        epsilons_of(poisson[0], delta=DELTA, poisson_sampling=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for asked in poisson[:2]:
-            epsilons_of(asked, delta=DELTA, sample_rate=0.2, num_steps=15)
-        epsilons_of(shuffled[0], delta=DELTA, poisson_sampling=True)
-
-
-@pytest.mark.parametrize(
-    ("sample_rate", "num_steps", "steps"),
-    [(0.3, 30, 10), (1 / 3, 30, 10), (0.2, 16, 4), (1 / 7, 7, 1), (0.6, 5, 5), (0.001, 1, 1)],
-)
-def test_a_pass_may_have_dropped_its_last_batch(sample_rate, num_steps, steps) -> None:
+def test_a_pass_may_have_dropped_its_last_batch() -> None:
     """1,000 records in batches of 300 are 3 steps, not 3.3: 30 steps are 10 passes, not 9."""
-    mechanism = Mechanism(
-        "substitute", sample_rate=sample_rate, num_steps=num_steps, noise_multiplier=1.0
-    )
-    text = without_poisson_sampling(mechanism, delta=DELTA)
-    assert f"in {steps:,} steps at most" in text
+    cases = (0.3, 30, 10), (1 / 3, 30, 10), (0.2, 16, 4), (1 / 7, 7, 1), (0.6, 5, 5), (0.001, 1, 1)
+    for rate, num_steps, steps in cases:
+        known = {"sample_rate": rate, "num_steps": num_steps, "noise_multiplier": 1.0}
+        text = without_poisson_sampling(Mechanism("substitute", **known), delta=DELTA)
+        assert f"in {steps:,} steps at most" in text
 
 
 def test_phases_of_an_engine_are_composed_or_refused(changed) -> None:

@@ -70,10 +70,8 @@ def shuffled(adjacency="substitute", *, batches=50, steps=250, sigma=1.1) -> Shu
 def test_a_guarantee_is_that_of_one_gaussian_for_each_pass(
     adjacency, batches, steps, sigma, log_delta
 ):
-    mechanism, delta = (
-        shuffled(adjacency, batches=batches, steps=steps, sigma=sigma),
-        exp(log_delta),
-    )
+    mechanism = shuffled(adjacency, batches=batches, steps=steps, sigma=sigma)
+    delta = exp(log_delta)
     passes = len(range(0, steps, batches))
     assert mechanism.num_passes == passes
     mu = DISTANCES[adjacency] * sqrt(passes) / sigma
@@ -101,9 +99,7 @@ def test_a_claim_is_that_of_the_poisson_accountant(adjacency):
         # Of one batch, nothing is drawn: what is claimed is guaranteed, except where records move.
         is_equal = rate == 1 and adjacency != "add_remove"
         assert given_rate or (guaranteed < 1.001 * expected[0]) is is_equal
-
-
-def test_a_claim_that_no_accountant_gives_leaves_the_guarantee():
+    # A claim that no accountant gives leaves the guarantee.
     epsilons = account_shuffled(shuffled(batches=10_000, steps=20_000, sigma=0.01), delta=1e-5)
     assert np.isnan(epsilons.claimed["substitute"])
     assert epsilons.guaranteed["substitute"] > 10_000
@@ -128,9 +124,6 @@ def test_batches_of_a_pass_are_those_of_a_loader():
         batches = batches_of_pass(num_records=records, batch_size=size, drop_last=drop_last)
         assert batches == len(loader)
     assert batches_of_pass(num_records=1000, batch_size=300) == 4
-
-
-def test_wrong_settings_are_named():
     for settings, message in (
         ({"batches": 0}, "batches_per_pass is 0"),
         ({"batches": 2.5}, "batches_per_pass is 2.5"),
@@ -144,9 +137,6 @@ def test_wrong_settings_are_named():
         batches_of_pass(num_records=10, batch_size=11)
     with pytest.raises(InputError, match="noise_multiplier is nan"):
         guaranteed_epsilon(shuffled(sigma=nan), delta=1e-5)
-
-
-# --- the epsilon of simulated losses -----------------------------------------------------------
 
 
 def gaussian_losses(mu: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,10 +153,8 @@ def exceed(wrong: int, of: int, *, level: float) -> bool:
 def test_simulated_epsilons_bracket_that_of_a_gaussian(mu, delta):
     truth = gdp_epsilon(mu=mu, delta=delta)
     bounds = [
-        simulate_epsilon(
-            *gaussian_losses(mu, 4_000, seed), delta=delta, significance=0.2, seed=seed
-        )
-        for seed in range(400)
+        simulate_epsilon(*losses, delta=delta, significance=0.2, seed=seed)
+        for seed, losses in ((seed, gaussian_losses(mu, 4_000, seed)) for seed in range(400))
     ]
     assert not exceed(sum(bound.lower > truth for bound in bounds), 400, level=0.2)
     assert not exceed(sum(bound.upper < truth for bound in bounds), 400, level=0.2)
@@ -177,7 +165,7 @@ def test_simulated_epsilons_bracket_that_of_a_gaussian(mu, delta):
     assert large.lower <= truth <= large.upper
 
 
-def test_a_level_of_simulated_epsilons_is_used():
+def test_a_level_of_simulated_epsilons_is_used_and_few_draws_bound_nothing():
     """With one direction that cannot exceed the other, half of the significance is spent."""
     mu, delta, wrong = 1.0, 0.01, 0
     for seed in range(1_000):
@@ -186,9 +174,6 @@ def test_a_level_of_simulated_epsilons_is_used():
         wrong += bound > gdp_epsilon(mu=mu, delta=delta)
     assert wrong > 100
     assert not exceed(wrong, 1_000, level=0.2)
-
-
-def test_simulated_epsilons_of_few_draws_bound_nothing():
     few = simulate_epsilon(np.full(100, 5.0), np.full(100, -5.0), delta=1e-5)
     assert few.upper == float("inf")
     assert few.lower < 5.0

@@ -1,5 +1,6 @@
 """Rule `anytime`: its lines, its bets against a twin in plain loops, and what it refuses."""
 
+from itertools import product
 from math import exp, log
 
 import numpy as np
@@ -15,13 +16,7 @@ from dpcanary.estimation import (
     assess_claim_anytime,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.anytime import (
-    FIRST_BETS,
-    STAKES,
-    EProcess,
-    Lines,
-    lines_of_curves,
-)
+from dpcanary.estimation.anytime import FIRST_BETS, STAKES, EProcess, Lines, lines_of_curves
 from dpcanary.estimation.families import GDP, GRID, Family, direct_family
 from dpcanary.estimation.subsampled_family import subsampled_family
 from dpcanary.estimation.table import ceiling_of
@@ -47,11 +42,7 @@ def process_of(lines: Lines, pairs: tuple[np.ndarray, np.ndarray], **options) ->
     return process
 
 
-# Lines
-
-
-@pytest.mark.parametrize("theta", [0.0, 1.0, 2.7, 6.0])
-@pytest.mark.parametrize("family", ["gdp", "direct"])
+@pytest.mark.parametrize(("family", "theta"), [*product(("gdp", "direct"), (0.0, 1.0, 2.7, 6.0))])
 def test_no_curve_is_above_its_lines_and_they_touch_it(family, theta):
     z = np.linspace(-8.5, 8.5, 20_003)  # not the points at which curves are tabulated
     fpr = ndtr(-z)
@@ -76,15 +67,10 @@ def test_lines_of_tabulated_curves_that_are_not_symmetric():
     assert (lines.tpr[0] + lines.slope[0] * (fpr - lines.fpr[0]) - tpr).min() > -1e-6
 
 
-# Bets
-
-
 def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
     """The wealth against one curve after each pair, in plain loops."""
-    touching = list(
-        zip(*(column[0].tolist() for column in vars(lines).values() if column.ndim == 2),
-            strict=True)
-    )  # fmt: skip
+    columns = (column[0].tolist() for column in vars(lines).values() if column.ndim == 2)
+    touching = [*zip(*columns, strict=True)]
     stakes, wealth = STAKES.tolist(), [1 / len(STAKES)] * len(STAKES)
     ranks = sorted({int(1.5**power) - 1 for power in range(60)})
     chosen: list[tuple[float, float, float, float, float]] = []
@@ -146,9 +132,6 @@ def test_the_wealth_is_that_of_plain_loops(family, decimals):
     assert max(expected) > 1.2 * expected[-1]
 
 
-# Bounds
-
-
 OPTIONS = {"delta": DELTA, "threshold_rule": "anytime"}
 
 
@@ -156,7 +139,7 @@ def bound_of(world0, world1, **options) -> EpsilonEstimate:
     return estimate_epsilon(world0_scores=world0, world1_scores=world1, **OPTIONS | options)
 
 
-def test_it_does_not_matter_in_how_many_parts_pairs_come():
+def test_it_does_not_matter_in_how_many_parts_pairs_come_but_that_they_are_not_sorted():
     world0, world1 = scores(2.0, 200, seed=1)
     whole = bound_of(world0, world1, significance=0.1)
     assert 1.3 < whole.mu_lower < 2.0
@@ -170,14 +153,19 @@ def test_it_does_not_matter_in_how_many_parts_pairs_come():
         assert bound.num_runs == 400
     with pytest.raises(InputError, match="as many of each world"):
         bound.add(world0_scores=[1.0], world1_scores=[0.0, 1.0])
+    for order in (np.sort(world1), -np.sort(-world1), np.round(np.sort(world1))):
+        with pytest.raises(InputError, match="world1_scores are sorted"):
+            bound_of(world0, order)
+    with pytest.raises(InputError, match="world0_scores are sorted"):
+        bound_of(np.sort(world0), world1)
+    bound_of(world0[:60], [0.0] * 59 + [1.0])  # as likely as any other place
 
 
 def test_the_bound_never_falls_and_looks_change_nothing():
     world0, world1 = scores(1.0, 300, seed=4)
     looks = [(n, n) for n in range(60, 301, 60)]
-    jointly = estimate_epsilon_at_looks(
-        world0_scores=world0, world1_scores=world1, looks=looks, conversion="direct", **OPTIONS
-    )
+    options = OPTIONS | {"looks": looks, "conversion": "direct"}
+    jointly = estimate_epsilon_at_looks(world0_scores=world0, world1_scores=world1, **options)
     bounds = [bound.epsilon_lower for bound in jointly]
     assert bounds == sorted(bounds)
     assert bounds[-1] > 0.2
@@ -198,26 +186,22 @@ def test_the_order_of_runs_and_of_worlds_matters_and_scores_without_a_partner_do
     assert bound_of(-world1, -world0).mu_lower > 1
 
 
-def test_answers_of_yes_and_no():
+def test_answers_of_yes_and_no_and_separate_worlds():
     rng = np.random.default_rng(5)
     answers = [(rng.random(400) < share).astype(float) for share in (0.8, 0.2)]
     bound = bound_of(*answers)
     assert 1.0 < bound.mu_lower < 1.69  # -2 Phi^-1(0.2) = 1.683
     infinite = [np.where(values > 0, np.inf, -np.inf) for values in answers]
     assert bound_of(*infinite).mu_lower == bound.mu_lower
-
-
-def test_the_largest_bound_is_that_of_separate_worlds():
-    """With no errors in n pairs, rates of p are refuted about when (1 - p)^-2n = 1 / 0.05."""
-    ceiling = ceiling_of(
-        num_world0=500, num_world1=500, significance=0.05, conversion="gdp", **OPTIONS
-    )
+    # With no errors in n pairs, rates of p are refuted about when (1 - p)^-2n = 1 / 0.05.
+    known = OPTIONS | {"significance": 0.05, "conversion": "gdp"}
+    ceiling = ceiling_of(num_world0=500, num_world1=500, **known)
     separate = bound_of(scores(40.0, 500)[0], scores(0.0, 500)[1])
     assert 4.5 < separate.mu_lower < 5.6  # 5.5 for a known threshold and the best stake
     assert ceiling == pytest.approx(separate.epsilon_lower, rel=0.1)
 
 
-def test_a_claim_is_refuted_when_the_bound_is_above_it():
+def test_a_claim_is_refuted_when_the_bound_is_above_it_and_a_theta_not_alone():
     world0, world1 = scores(2.0, 200)
     mu_lower = bound_of(world0, world1).mu_lower
     for mu, is_refuted in ((mu_lower - 0.1, True), (mu_lower + 0.1, False), (5.0, False)):
@@ -225,19 +209,7 @@ def test_a_claim_is_refuted_when_the_bound_is_above_it():
         assert (test.p_value <= 0.05) is is_refuted
         assert test.num_simulations is None
     assert test.p_value == 1  # of the last one
-
-
-def test_sorted_scores_are_refused():
-    world0, world1 = scores(1.0, 60)
-    for order in (np.sort(world1), -np.sort(-world1), np.round(np.sort(world1))):
-        with pytest.raises(InputError, match="world1_scores are sorted"):
-            bound_of(world0, order)
-    with pytest.raises(InputError, match="world0_scores are sorted"):
-        bound_of(np.sort(world0), world1)
-    bound_of(world0, [0.0] * 59 + [1.0])  # as likely as any other place
-
-
-def test_a_theta_that_is_refuted_alone_proves_nothing():
+    # A theta that is refuted alone proves nothing.
     process = EProcess(lines_of(GDP, 0.0, 0.5, 1.0, 1.5), significance=0.05)
     assert process.bound < 0
     for wealth, bound in (([30, 20, 19, 50], 0.5), ([1, 90, 90, 90], -np.inf), ([20] * 4, 1.5)):

@@ -49,49 +49,26 @@ def _scores(*, num_slots: int = 1) -> AuditScores:
     )
 
 
+EXACT: dict[str, Any] = {"conversions": (Conversion.SUBSAMPLED_GAUSSIAN,), "sample_rate": 0.5}
 # Every setting of a stage at a value that is not its default.
 STAGES: dict[str, tuple[int, dict[str, Any]]] = {
     "one slot, which is not guessed": (
         1, {"threshold_rules": ("simultaneous", "steinke", "in_sample"), "delta": 1e-4},
     ),
     "several slots": (
-        3,
-        {
-            "threshold_rules": ("mahloujifar", "steinke", "simultaneous"), "guessed_share": 0.1,
-            "conversions": (Conversion.GDP, Conversion.DIRECT), "significance": 0.1,
-        },
+        3, {"threshold_rules": ("mahloujifar", "steinke", "simultaneous"), "guessed_share": 0.1,
+            "conversions": (Conversion.GDP, Conversion.DIRECT), "significance": 0.1},
     ),
     "pooled slots": (
-        3,
-        {
-            "threshold_rules": ("split", "mahloujifar", "in_sample"),
-            "independent": Independence.SLOTS,
-        },
+        3, {"threshold_rules": ("split", "mahloujifar", "in_sample"),
+            "independent": Independence.SLOTS},
     ),
     "exact curves": (
-        1,
-        {
-            "conversions": (Conversion.SUBSAMPLED_GAUSSIAN,), "sample_rate": 0.3,
-            "adjacency": Adjacency.ADD_REMOVE,
-        },
+        1, EXACT | {"sample_rate": 0.3, "adjacency": Adjacency.ADD_REMOVE},
     ),
-    "exact curves with fixed batches": (
-        1,
-        {
-            "conversions": (Conversion.SUBSAMPLED_GAUSSIAN,), "sample_rate": 0.5,
-            "canary_period": 5,
-        },
-    ),
-    "exact curves of the first step": (
-        1,
-        {
-            "conversions": (Conversion.SUBSAMPLED_GAUSSIAN,), "sample_rate": 0.5,
-            "in_first_step": True,
-        },
-    ),
-    "looks": (
-        1, {"threshold_rules": ("combined", "anytime"), "looks": (40, 80)},
-    ),
+    "exact curves with fixed batches": (1, EXACT | {"canary_period": 5}),
+    "exact curves of the first step": (1, EXACT | {"in_first_step": True}),
+    "looks": (1, {"threshold_rules": ("combined", "anytime"), "looks": (40, 80)}),
 }  # fmt: skip
 
 
@@ -185,24 +162,21 @@ def test_estimates_of_the_first_runs_are_those_of_smaller_audits() -> None:
         table = estimates_by_runs(stage, scores, numbers)
         assert table["num_runs"].unique().tolist() == sorted({*numbers})
         for number, rows in table.groupby("num_runs"):
-            own = {
-                name: getattr(scores, name)[:, :number]
-                for name in ("scores", "world", "test_accuracy")
-            }
-            own["scores"] = own["scores"][..., 1:]
-            smaller = replace(scores, step=scores.step[1:], **own)
+            smaller = replace(
+                scores,
+                **{"step": scores.step[1:], "scores": scores.scores[:, :number, :, 1:]},
+                **{"world": scores.world[:, :number]},
+                test_accuracy=scores.test_accuracy[:, :number],
+            )
             pd.testing.assert_frame_equal(rows, estimates_table(stage, smaller))
     with pytest.raises(InputError, match="num_runs 102 is more than the 100 runs"):
         estimates_by_runs(STAGE, _scores(), [102])
-
-
-def test_numbers_of_runs_that_are_looks_hold_jointly_and_others_alone() -> None:
-    stage = STAGE.model_copy(update={"threshold_rules": ("combined",), "looks": (40, 80, 300)})
-    assert estimates_by_runs(
-        stage.model_copy(update={"looks": (40, 80)}), _scores(), [40, 60, 80]
-    ).groupby("num_runs")["num_looks"].unique().map(list).to_dict() == {40: [2], 60: [1], 80: [2]}
+    # Numbers of runs that are looks hold jointly, and others alone.
+    stage = STAGE.model_copy(update={"threshold_rules": ("combined",), "looks": (40, 80)})
+    of_numbers = estimates_by_runs(stage, _scores(), [40, 60, 80]).groupby("num_runs")["num_looks"]
+    assert of_numbers.unique().map(list).to_dict() == {40: [2], 60: [1], 80: [2]}
     with pytest.raises(InputError, match="100 runs are none of its looks 40, 80, 300"):
-        estimates_table(stage, _scores())
+        estimates_table(stage.model_copy(update={"looks": (40, 80, 300)}), _scores())
 
 
 def test_a_ceiling_is_that_of_the_stage() -> None:
@@ -229,9 +203,6 @@ def test_slots_in_one_world_alone_prove_nothing() -> None:
     # The message names no single slot, and no setting that is already set.
     assert "slot None" not in str(caught.value)
     assert "set `independent: slots`" not in str(caught.value)
-
-
-# The summary
 
 
 def test_data_is_described_in_few_words() -> None:
@@ -286,7 +257,7 @@ def estimates() -> pd.DataFrame:
     return estimates_by_runs(STAGE, _scores(), [40])
 
 
-def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is(estimates) -> None:
+def test_the_summary_has_the_runs_of_the_estimates_the_data_and_what_is_used(estimates) -> None:
     trained, drawn = (_summary(audit, estimates) for audit in ("trained", "drawn"))
     assert set(trained["num_runs"]) == {40}
     assert trained[["data", "num_records"]].to_numpy().tolist() == [["digits", 50]] * 4
@@ -294,37 +265,23 @@ def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is(e
     assert described == [["process", "process", "process"]] * 4
     assert drawn["num_records"].isna().all()
     assert set(trained["gaussian_distance"]) == {0.004}
-
-
-def test_the_summary_leaves_empty_what_an_audit_does_not_use(estimates) -> None:
-    trained, drawn = (_summary(audit, estimates).iloc[0] for audit in ("trained", "drawn"))
+    # What an audit does not use is empty.
     used = {"sampling": "fixed", "batch_size": 10, "canary_period": 2, "initialisation": "zeros"}
-    assert trained[[*used]].to_dict() == used
-    assert trained[["initial_weights", "simulation", "ranking"]].isna().all()
-    assert drawn[["initialisation", "initial_weights", "simulation", "ranking"]].isna().all()
+    assert trained.iloc[0][[*used]].to_dict() == used
+    unused = ["initial_weights", "simulation", "ranking"]
+    assert trained.iloc[0][unused].isna().all()
+    assert drawn.iloc[0][["initialisation", *unused]].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "is_same"),
-    [
-        ("seed", 8, True),
-        ("ranking", "final_model", True),  # which is not used
-        ("batch_size", 11, False),
-        ("num_runs", 200, False),
-        ("noise_multiplier", 3.0, False),
-        ("momentum", 0.9, False),  # which is not shown
-        ("hidden_sizes", [64], False),
-    ],
-)
-def test_audits_of_one_configuration_are_repeats_and_their_bounds_are_averaged(
-    key: str, value: object, is_same: bool, estimates
-) -> None:
-    [first], [second] = (
-        _summary("trained", estimates, **changes)["configuration"].unique()
-        for changes in ({}, {key: value})
-    )
+def test_audits_of_one_configuration_are_repeats_and_their_bounds_are_averaged(estimates) -> None:
+    """They differ in their seed or in what is not used. Momentum, which is not shown, counts."""
+    [first] = _summary("trained", estimates)["configuration"].unique()
     assert len(first) == 12
-    assert (first == second) == is_same
+    same = {"seed": 8, "ranking": "final_model"}
+    others = {"batch_size": 11, "num_runs": 200, "noise_multiplier": 3.0, "momentum": 0.9}
+    for key, value in (same | others | {"hidden_sizes": [64]}).items():
+        [second] = _summary("trained", estimates, **{key: value})["configuration"].unique()
+        assert (first == second) == (key in same), key
 
 
 @pytest.mark.parametrize(("stage", "slots"), [(STAGE, [0, 1, 2]), (POOLED, [])])

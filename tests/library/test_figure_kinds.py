@@ -7,59 +7,40 @@ import inspect
 from itertools import combinations
 from typing import Any
 
+import figure_examples as examples
 import numpy as np
 import pandas as pd
 import pytest
-from figure_examples import (
-    EXAMPLES,
-    NOTE,
-    accuracies_of,
-    draw,
-    landscapes,
-    membership,
-    models,
-    norms_of,
-    one_landscape,
-    profiles_of,
-    ratios,
-    sets,
-    shuffled,
-)
+from figure_examples import EXAMPLES, NOTE, accuracies_of, draw, landscapes, membership, norms_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from summaries import attack, below, gaussian_profile, legend, row, summary_of
 
 from dpcanary.errors import InputError
-from dpcanary.figures.catalogue import FIGURE_KINDS, figure_kind
+from dpcanary.figures.catalogue import FIGURE_KINDS
 from dpcanary.figures.layout import value_ticks
 from dpcanary.plugins import function_named
 
 # The columns of the points of lines, where a kind has lines, then labels of axes with their units.
-_EPSILON = "ε at δ = 10⁻⁵"
+_RUNS = "number of runs R, of both worlds together"
+_EPSILON, _RATES = "ε at δ = 10⁻⁵", ("false_positive_rate", "false_negative_rate")
 SHOWN = {
     "epsilon_by_step": ("step", "epsilon", "training step", _EPSILON),
     "epsilon_by_noise": ("noise_multiplier", "epsilon", "noise multiplier σ", _EPSILON),  # noqa: RUF001
-    "epsilon_by_runs": (
-        *("num_runs", "epsilon"),
-        *("number of runs R, of both worlds together", _EPSILON),
-    ),
+    "epsilon_by_runs": ("num_runs", "epsilon", _RUNS, _EPSILON),
     "epsilon_by_setting": ("max_grad_norm", "epsilon", "clipping norm C", _EPSILON),
     "models_trained": ("num_runs", "epsilon", "models trained", _EPSILON),
     "canary_sets": ("step", "mean", "step", "loss gap (nats)", _EPSILON),
     "test_accuracy": ("", "", "test accuracy (%)"),
     "adjacency_ratio": ("noise_multiplier", "ratio", "substitute ε / add/remove ε"),
     "score_histograms": ("", "", "score (higher: world 0)", "scores per bin"),
-    "trade_off": (
-        *("false_positive_rate", "false_negative_rate"),
-        *("false positive rate", "false negative rate"),
-    ),
+    "trade_off": (*_RATES, *(name.replace("_", " ") for name in _RATES)),
     "gradient_norm": ("step", "mean", "training step", "norm of the canary's gradient"),
     "privacy_profile": ("epsilon", "delta", "ε", "δ(ε)"),
     "hidden_state_by_step": ("step", "epsilon", "training step", _EPSILON),
     "hidden_state_by_threshold": (
-        *("landscape_threshold", "epsilon"),
-        *("threshold h of the landscape / C", _EPSILON),
+        *("landscape_threshold", "epsilon", "threshold h of the landscape / C", _EPSILON),
     ),
     "shuffling": ("noise_multiplier", "epsilon", "noise multiplier σ", _EPSILON),  # noqa: RUF001
     "amplification": ("", "", "batch size B", "noise multiplier σ"),  # noqa: RUF001
@@ -70,7 +51,6 @@ _NO_LINES = {"audited_in_sample", "confidence_low", "confidence_high"}
 
 
 def _check_lines(columns: tuple[str, ...], figure: Figure, table: pd.DataFrame) -> None:
-    """Every point of the table is on a line of the figure."""
     if "series" in table:
         table = table[~table["series"].isin(_NO_LINES)]
     if "compared_with" in table:
@@ -118,8 +98,8 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
     ("kind", "number"),
     [
         pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
-        for kind, examples in EXAMPLES.items()
-        for number in range(len(examples))
+        for kind, of_kind in EXAMPLES.items()
+        for number in range(len(of_kind))
     ],
 )
 def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_leaves_it(
@@ -144,51 +124,45 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
         assert not boxes[one].overlaps(boxes[other]), (one, other)
 
 
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
+def test_ticks_are_at_values_and_round_ones_go_first():
+    for values, labels in (
         ([0.001, 0.01, 0.1, 1.0], ["0.001", "0.01", "0.1", "1"]),
         ([100, 250, 500, 1000, 1500, 2000, 2500], ["100", "250", "500", "1,000", "2,500"]),
         ([1000], ["1,000"]),
         ([1e6, 2e6], ["1,000,000", "2,000,000"]),
-    ],
-)
-def test_ticks_are_at_values_and_round_ones_go_first(values, labels):
-    axes = Figure().subplots()
-    value_ticks(axes, [*values, *values])
-    assert [text.get_text() for text in axes.get_xticklabels()] == labels
-    assert {*axes.get_xticks(), *axes.xaxis.get_minorticklocs()} == set(values)
-    low, high = axes.get_xlim()
-    assert low < min(values) <= max(values) < high
+    ):
+        axes = Figure().subplots()
+        value_ticks(axes, [*values, *values])
+        assert [text.get_text() for text in axes.get_xticklabels()] == labels
+        assert {*axes.get_xticks(), *axes.xaxis.get_minorticklocs()} == set(values)
+        low, high = axes.get_xlim()
+        assert low < min(values) <= max(values) < high
 
-
-# What each kind refuses
 
 _CANARIES = summary_of(canaries=["gradient", "crafted_input", "natural"])
 NATURAL = "natural-1.0-22.37"
 
 
 def _beside_natural(audit: str, **changes: object) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
-    """Accuracies of a natural canary and of another audit."""
     settings = {"canary": "natural", "sample_rate": 1.0, "noise_multiplier": 22.37}
     rows = pd.DataFrame([row(**(settings | changes | {"audit": audit}))])
     return accuracies_of(NATURAL, audit), pd.concat([_CANARIES, rows])
 
 
 def _other_steps() -> pd.DataFrame:
-    rows = shuffled()
+    rows = examples.shuffled()
     return rows.assign(num_steps=rows["num_steps"].where(rows["sampling"] != "poisson", 160))
 
 
 def _other_set(column: str, value: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Sets of canaries of which one has another value of a column."""
-    summary, gaps = sets()
+    summary, gaps = examples.sets()
     summary.loc[summary["canary"] == "loss", column] = value
     return summary, gaps
 
 
 def _two_sets_of_one_canary() -> tuple[pd.DataFrame, pd.DataFrame]:
-    summary, gaps = sets()
+    summary, gaps = examples.sets()
     return pd.concat([summary, summary.query("canary == 'loss'").assign(audit="b-loss")]), gaps
 
 
@@ -201,49 +175,62 @@ _OTHER_SET = {
 }
 _OTHER_MODELS = {"canary": "natural", "delta": 1e-6, "significance": 0.1, "adjacency": "zero_out"}
 _ALIKE = membership(1.0)
+_NOT_VALID = examples.profiles_of(_ALIKE), _ALIKE.query("not is_valid")
+_NO_PROFILE = {audit: {"substitute": None} for audit in _ALIKE["audit"]}
+_NO_LAW = landscapes(canary="worst_case", epsilon_hidden_state=np.nan)
 _MIXED = [attack(), attack("natural", profiles={"substitute": gaussian_profile(2.0)})]
 _OTHER_PROFILES = {"substitute": gaussian_profile(2.1), "add_remove": gaussian_profile(1.0)}
 REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+    ("trade-off", (), "unknown kind 'trade-off': did you mean 'trade_off'"),
     ("test_accuracy", _beside_natural("w", canary="worst_case"), "audit w trains no models"),
     ("test_accuracy", _beside_natural("a", adjacency="add_remove"), "a audits adjacency add_rem"),
     ("test_accuracy", _beside_natural("s", num_slots=4), "audit s has 4 slots"),
     ("test_accuracy", _beside_natural("b", max_grad_norm=4.0), r"in max_grad_norm \(2 and 4\)"),
     ("test_accuracy", _beside_natural("b", noise_multiplier=30.0), "differ in noise_multiplier"),
     ("test_accuracy", _beside_natural("b"), f"{NATURAL} and b have the same canary, score and sam"),
-    (
-        "test_accuracy",
-        (accuracies_of(NATURAL, "absent"), _CANARIES),
-        "summary has no audit absent",
-    ),
+    ("test_accuracy", (accuracies_of(NATURAL, "absent"), _CANARIES), "summary has no audit absent"),
     ("test_accuracy", ({NATURAL: np.full((1, 4), np.nan)}, _CANARIES), "of a model is NaN"),
     ("test_accuracy", ({}, _CANARIES), "no audit to show"),
-    ("adjacency_ratio", (ratios(ratio=np.nan),), "no ratio could be accounted"),
-    ("adjacency_ratio", (pd.concat([ratios(), ratios(delta=1e-6)]),), "differ in delta"),
+    ("adjacency_ratio", (examples.ratios(ratio=np.nan),), "no ratio could be accounted"),
+    (
+        "adjacency_ratio",
+        (pd.concat([examples.ratios(), examples.ratios(delta=1e-6)]),),
+        "differ in delta",
+    ),
     *(
         ("canary_sets", _other_set(column, value), f"differ in {column}")
         for column, value in _OTHER_SET.items()
     ),
-    ("canary_sets", sets(slot=1.0), "no valid bound of all slots together"),
+    ("canary_sets", examples.sets(slot=1.0), "no valid bound of all slots together"),
     ("canary_sets", _two_sets_of_one_canary(), "two audits have the same canary"),
     *(
-        ("models_trained", (pd.concat([models(), models(**{column: value})]),), f"in {column}")
+        (
+            "models_trained",
+            (pd.concat([examples.models(), examples.models(**{column: value})]),),
+            f"in {column}",
+        )
         for column, value in _OTHER_MODELS.items()
     ),
-    ("models_trained", (models(is_valid=False),), "no valid bound"),
-    ("shuffling", (shuffled(is_valid=False),), "no bound of a valid rule"),
-    ("shuffling", (shuffled(sampling="poisson", sample_rate=0.025),), "no audit has shuffled"),
-    ("shuffling", (shuffled(sample_rate=0.5),), r"1 / 40: show it in another figure"),
-    ("shuffling", (shuffled(noise_multiplier=1.0),), "differ in what this figure does not show"),
+    ("models_trained", (examples.models(is_valid=False),), "no valid bound"),
+    ("shuffling", (examples.shuffled(is_valid=False),), "no bound of a valid rule"),
+    (
+        "shuffling",
+        (examples.shuffled(sampling="poisson", sample_rate=0.025),),
+        "no audit has shuffled",
+    ),
+    ("shuffling", (examples.shuffled(sample_rate=0.5),), r"1 / 40: show it in another figure"),
+    (
+        "shuffling",
+        (examples.shuffled(noise_multiplier=1.0),),
+        "differ in what this figure does not show",
+    ),
     ("shuffling", (_other_steps(),), "differ in num_steps"),
     ("hidden_state_by_step", (landscapes(0.5, 2.5),), "point of this figure, which shows noise, b"),
-    (
-        *("hidden_state_by_step", (landscapes(canary="worst_case", epsilon_hidden_state=np.nan),)),
-        r"audit a-1\.0-1: the exact law of canary worst_case",
-    ),
+    ("hidden_state_by_step", (_NO_LAW,), r"audit a-1\.0-1: the exact law of canary worst_case"),
     ("hidden_state_by_step", (landscapes(is_valid=False),), "no bound of a valid rule"),
     ("amplification", (landscapes().query("step == 3"),), "only one step was recorded"),
     ("loss_landscape", (landscapes(),), "4 audits: this figure shows one"),
-    ("loss_landscape", (one_landscape(landscape=None),), "with a crafted landscape"),
+    ("loss_landscape", (examples.one_landscape(landscape=None),), "with a crafted landscape"),
     *(
         (kind, ([attack(), attack(audit="other")],), "gradient-1 and other have the same canary")
         for kind in ("score_histograms", "trade_off")
@@ -259,15 +246,9 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
         )
     ),
     ("gradient_norm", (norms_of(_ALIKE) | {"more": {}}, _ALIKE), "the summary lacks an audit"),
-    (
-        *("privacy_profile", (profiles_of(_ALIKE), _ALIKE.query("not is_valid"))),
-        "no bound of a valid rule by conversion gdp",
-    ),
+    ("privacy_profile", _NOT_VALID, "no bound of a valid rule by conversion gdp"),
     ("privacy_profile", ({}, _ALIKE), "has no accounted profile"),
-    (
-        *("privacy_profile", ({one: {"substitute": None} for one in _ALIKE["audit"]}, _ALIKE)),
-        "its profile has no adjacency add_remove",
-    ),
+    ("privacy_profile", (_NO_PROFILE, _ALIKE), "its profile has no adjacency add_remove"),
 ]
 
 
@@ -275,8 +256,3 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
 def test_a_kind_refuses_what_it_would_mix_up_or_cannot_show(kind, inputs, message):
     with pytest.raises(InputError, match=message):
         draw(kind, *inputs)
-
-
-def test_a_kind_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match="unknown kind 'trade-off': did you mean 'trade_off'"):
-        figure_kind("trade-off")

@@ -1,5 +1,6 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
+from itertools import product
 from statistics import mean, stdev
 
 import numpy as np
@@ -20,11 +21,6 @@ ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
     **{"step": None, "noise_multiplier": None, "num_runs": RUNS},
     **{setting: {setting: [0.25, 4.0, 16.0]} for setting in AXES},
 }
-SIMULATIONS = [
-    (simulation, ranking)
-    for simulation in ("noisy", "noiseless")
-    for ranking in ("per_step", "final_model")
-]
 
 
 def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]:
@@ -38,7 +34,6 @@ def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]
 
 
 def _audited(table: pd.DataFrame, *columns: str, **where: object) -> list:
-    """Some columns of the audited points that have these values."""
     points = table[table["series"] == "audited"]
     for name, value in where.items():
         points = points[points[name] == value]
@@ -46,7 +41,6 @@ def _audited(table: pd.DataFrame, *columns: str, **where: object) -> list:
 
 
 def _with_looks(*alone: int, **changes: object) -> pd.DataFrame:
-    """A summary of three numbers of runs, all joint but those named."""
     summary = summary_of(rules=["simultaneous"], conversions=["gdp"], axis=RUNS, **changes)
     return summary.assign(num_looks=[1 if runs in alone else 3 for runs in summary["num_runs"]])
 
@@ -57,28 +51,21 @@ def _fixed(**changes: object) -> pd.DataFrame:
     known |= {"canary_period": 1.0, "initialisation": "fixed", "model": "convnet"}
     values = known | changes
     name = "-".join(map(str, changes.values())) or "plain"
-    return summary_of(
-        settings=[(1.0, 4.0)],
-        canaries=[str(values.pop("canary", "random_dimension"))],
-        num_repeats=1,
-        conversions=["gdp"],
-        **values,
-    ).assign(audit=name, configuration=f"of {name}")
+    values |= {"canaries": [str(values.pop("canary", "random_dimension"))], "num_repeats": 1}
+    summary = summary_of(settings=[(1.0, 4.0)], conversions=["gdp"], **values)
+    return summary.assign(audit=name, configuration=f"of {name}")
 
 
 def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
-    parts = [
+    summary = pd.concat(
         _fixed().assign(audit=f"seed{seed}", seed=seed, repeat=repeat)
-        for seed in seeds
-        for repeat in range(num_repeats)
-    ]
-    summary = pd.concat(parts)
+        for seed, repeat in product(seeds, range(num_repeats))
+    )
     more = summary["seed"] ** 2 + 0.1 * summary["repeat"]
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + more)
 
 
 def _slots() -> pd.DataFrame:
-    """Slots of a repeat, which share its models and have bounds of their own."""
     summary = pd.concat([summary_of(num_slots=3, slot=slot) for slot in range(3)])
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + 5 * summary["slot"] ** 2)
 
@@ -86,15 +73,12 @@ def _slots() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("summary", "axis", "unit", "num_repeats", "num_points"),
     [
-        pytest.param(summary_of(), "step", "repeat", 3, 12, id="repeats"),
-        pytest.param(_slots(), "step", "repeat", 3, 12, id="slots are averaged before repeats"),
-        pytest.param(summary_of(axis=RUNS), "num_runs", "repeat", 3, 12, id="numbers of runs"),
-        pytest.param(_seeds(1, 2, 4), "step", "seed", 3, 3, id="seeds are repeats"),
-        pytest.param(_seeds(1, 2, 4, num_repeats=2), "step", "seed", 6, 3, id="means of canaries"),
-        *(
-            pytest.param(summary_of(axis={axis: [0.5, 2.0, 8.0]}), axis, "repeat", 3, 12, id=axis)
-            for axis in AXES
-        ),
+        (summary_of(), "step", "repeat", 3, 12),
+        (_slots(), "step", "repeat", 3, 12),  # are averaged before repeats
+        (summary_of(axis=RUNS), "num_runs", "repeat", 3, 12),
+        (_seeds(1, 2, 4), "step", "seed", 3, 3),
+        (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 6, 3),
+        *((summary_of(axis={one: [0.5, 2.0, 8.0]}), one, "repeat", 3, 12) for one in AXES),
     ],
 )
 def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repeats, num_points):
@@ -126,10 +110,6 @@ def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repe
         assert curve[[axis, "epsilon"]].to_numpy().tolist() == 2 * [[x, 10.0] for x in (0.5, 2, 8)]
 
 
-def test_one_repeat_of_one_audit_has_no_error_bar():
-    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
-
-
 def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
     figure, table = draw_bounds_figure(summary_of(), axis="step")
     for name, value in ACCOUNTED.items():
@@ -143,24 +123,23 @@ def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
     bars = axes.containers[0].lines[2][0].get_segments()
     heights = [segment[1, 1] - segment[0, 1] for segment in bars]
     assert heights == pytest.approx([2 * bar for [bar] in _audited(table, "error_bar", **where)])
+    # One repeat of one audit has none.
+    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("noise", "labels"),
-    [
+def test_an_axis_of_noise_has_labels_also_in_a_small_range():
+    for noise, labels in (
         ([0.8, 1.0, 1.5], ["0.8", "1", "1.5"]),
         ([1.23456, 2.0], ["1.23", "2"]),
         ([1.0, 7.0, 20.0], ["1", "2", "5", "10", "20"]),
-    ],
-)
-def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
-    settings = [(0.25, one) for one in noise]
-    figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
-    figure.canvas.draw()
-    [axes] = [axes for axes in figure.axes if axes.get_title()]
-    low, high = axes.get_xlim()
-    ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
-    assert [one.get_text() for one in ticks] == labels
+    ):
+        settings = [(0.25, one) for one in noise]
+        figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
+        figure.canvas.draw()
+        [axes] = [axes for axes in figure.axes if axes.get_title()]
+        low, high = axes.get_xlim()
+        ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
+        assert [one.get_text() for one in ticks] == labels
 
 
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
@@ -183,12 +162,8 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
         is_known = value == 3.0
         assert ("not a bound:" in legend(figure)) is is_known
         assert ("The heuristic is not known here" in written_below(figure)) is not is_known
-        drawn = table[table["series"] == "heuristic"]["epsilon"]
-        assert drawn.eq(3.0).all() is np.bool_(is_known)
+        assert (table[table["series"] == "heuristic"]["epsilon"] == 3.0).all() == is_known
     assert not (draw_bounds_figure(summary_of(), axis="step")[1]["series"] == "heuristic").any()
-
-
-# Which rule is shown, and what is said of the other one
 
 
 @pytest.mark.parametrize(
@@ -201,8 +176,12 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     ],
 )
 def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
-    _, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
+    figure, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
+    label = "" if len(rules) > 1 else "in_sample (the published rule): not a valid bound"
+    assert figure.subfigs[0].get_suptitle() == label
+    assert _drawn(figure.axes[0])
+    assert ("in_sample rule (not valid)" in below(figure)) is bool(label)
     is_in_sample = table["threshold_rule"] == "in_sample"
     assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
     for conversions in (["direct", "gdp"], ["direct"]):  # the second one only without the first
@@ -219,7 +198,6 @@ def _two_rules(more: float, rule: str = "in_sample") -> tuple[pd.DataFrame, pd.D
 
 
 def _price(summary: pd.DataFrame) -> list[str]:
-    """The lines below the figure that compare two rules."""
     figure, _ = draw_bounds_figure(summary, axis="step")
     return [line for line in written_below(figure) if "which is not valid" in line]
 
@@ -248,6 +226,10 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
     assert _price(pd.concat([valid[valid["step"] == 100], other[other["step"] == 500]])) == []
     for rules in (["simultaneous", "split"], ["in_sample"]):
         assert _price(summary_of(rules=rules)) == []
+    # Of two rules that are not valid, that of most papers is shown.
+    valid, mine = _two_rules(0.5, rule="mine")
+    _, table = draw_bounds_figure(pd.concat([valid, mine, _two_rules(0.1)[1]]), axis="step")
+    assert set(table["threshold_rule"].dropna()) == {"simultaneous", "in_sample"}
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs", "max_grad_norm"])
@@ -279,20 +261,6 @@ def test_only_the_valid_rule_is_drawn_by_default_and_both_have_the_same_scale(ax
         assert sorted(np.vstack(drawn)[:, 1]) == sorted(points["epsilon"])
 
 
-def test_a_rule_that_is_not_valid_is_drawn_and_labelled_where_it_is_the_only_one():
-    figure, _ = draw_bounds_figure(summary_of(rules=["in_sample"]), axis="step")
-    label = "in_sample (the published rule): not a valid bound"
-    assert figure.subfigs[0].get_suptitle() == label
-    assert _drawn(figure.axes[0])
-    assert "in_sample rule (not valid)" in below(figure)
-    valid, mine = _two_rules(0.5, rule="mine")
-    _, table = draw_bounds_figure(pd.concat([valid, mine, _two_rules(0.1)[1]]), axis="step")
-    assert set(table["threshold_rule"].dropna()) == {"simultaneous", "in_sample"}
-
-
-# What is written below
-
-
 def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
     note = "Reduced scale: 2 settings, $5 and $6"
     figure, _ = draw_bounds_figure(summary_of(significance=0.1), axis="step", note=note)
@@ -320,26 +288,22 @@ def test_the_note_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, 
     of_rate = dict(zip((1.0, 0.25), distances, strict=True))
     summary["gaussian_distance"] = summary["sample_rate"].map(of_rate)
     differ = " (the accounted curves differ from Gaussian ones by " if stated else ""
-    for conversion, expected in (
-        ("gdp", f"GDP conversion{differ}{stated},"),
-        ("direct", "direct conversion,"),
-    ):
+    of_each = {"gdp": f"GDP conversion{differ}{stated},", "direct": "direct conversion,"}
+    for conversion, expected in of_each.items():
         figure, _ = draw_bounds_figure(summary[summary["conversion"] == conversion], axis="step")
         assert expected in below(figure)
 
 
 _SLOTS = {"canaries": ["gradient"], "num_slots": 32}
 _DRAWN = "worst case: simulated, without records"
+_BOTH = "ata: digits, N = 500 private records; " + _DRAWN
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
-        (
-            {"canaries": ["worst_case", "gradient"]},
-            f"ata: digits, N = 500 private records; {_DRAWN}",
-        ),
+        ({"canaries": ["worst_case", "gradient"]}, _BOTH),
         (_SLOTS, "models with 32 canaries in each, taken as independent"),
         (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
         (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
@@ -347,9 +311,6 @@ _DRAWN = "worst case: simulated, without records"
 )
 def test_the_note_names_the_data_and_what_is_taken_of_several_canaries(changes, words):
     assert words in below(draw_bounds_figure(summary_of(**changes), axis="step")[0])
-
-
-# Axes
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs"])
@@ -411,27 +372,11 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
     assert "95 % confidence for each point alone, R = 800 to 1,000 " in below(figure)
 
 
-# Numbers of runs
+JOINTLY = [([100, 500, 2000], "each point alone"), ([], "all points of a curve jointly")]
+JOINTLY.append(([500], "all filled points of a curve jointly and for each hollow point alone"))
 
 
-def _faces(axes) -> dict[float, str]:
-    """The face colour of the markers of gradients, by their place on the axis."""
-    return {
-        float(place): str(line.get_markerfacecolor())
-        for line in axes.get_lines()
-        if line.get_color() == canary_colour("gradient") and line.get_marker() == "o"
-        for place in np.asarray(line.get_xdata())
-    }
-
-
-@pytest.mark.parametrize(
-    ("alone", "stated"),
-    [
-        ([100, 500, 2000], "each point alone"),
-        ([], "all points of a curve jointly"),
-        ([500], "all filled points of a curve jointly and for each hollow point alone"),
-    ],
-)
+@pytest.mark.parametrize(("alone", "stated"), JOINTLY)
 def test_by_runs_the_note_says_which_bounds_hold_jointly(alone, stated):
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     for summary in (_with_looks(*alone), pd.concat([_with_looks(*alone), other])):
@@ -446,7 +391,13 @@ def test_by_runs_markers_tell_joint_bounds_from_others():
     blue = canary_colour("gradient")
     figure, table = draw_bounds_figure(_with_looks(500), axis="num_runs")
     for axes in figure.axes:
-        assert _faces(axes) == {100.0: blue, 500.0: "white", 2000.0: blue}
+        faces = {
+            float(place): str(line.get_markerfacecolor())
+            for line in axes.get_lines()
+            if line.get_color() == blue and line.get_marker() == "o"
+            for place in np.asarray(line.get_xdata())
+        }
+        assert faces == {100.0: blue, 500.0: "white", 2000.0: blue}
     faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
     assert faces["alone"] == "white" != faces["jointly with those of its curve"]
     assert faces["gradient"] == blue
@@ -473,9 +424,6 @@ def test_scores_of_one_canary_have_lines_of_their_own():
     assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
 
 
-# Panels, lines, and adjacencies
-
-
 @pytest.mark.parametrize(
     ("adjacency", "name"), [("add_remove", "add/remove"), ("zero_out", "zero-out")]
 )
@@ -488,27 +436,21 @@ def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency, n
     assert [*legend(figure)][-2:] == ["accounted ε (upper bound), audited adjacency:", name]
     assert axes.get_title() == "known batches of 128, σ = 4"  # noqa: RUF001
     assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in written_below(figure)
-
-
-def test_panels_of_both_adjacencies_have_the_curves_of_their_own():
-    both = pd.concat([_fixed(adjacency=one) for one in ("substitute", "add_remove")])
+    # Beside audits of content, each panel has the curves of its own.
+    both = pd.concat([_fixed(adjacency=which) for which in ("substitute", adjacency)])
     figure, _ = draw_bounds_figure(both, axis="step", panels=["adjacency"])
-    substitute, add_remove = (
-        [line.get_linestyle() for line in axes.get_lines()[:3]] for axes in figure.axes
-    )
-    assert (substitute, add_remove[0]) == (["-", "--", ":"], "--")
-    assert titles(figure) == ["substitute", "add/remove"]
+    styles = [[line.get_linestyle() for line in axes.get_lines()[:3]] for axes in figure.axes]
+    assert (styles[0], styles[1][0]) == (["-", "--", ":"], "--")
+    assert titles(figure) == ["substitute", name]
 
 
 def test_panels_show_the_settings_that_are_named():
-    names = [(model, period) for model in ("resnet18", "convnet") for period in (5, 1)]
     parts = {
         (model, period): _fixed(model=model, canary_period=float(period), num_steps=250 * period)
-        for model, period in names
+        for model, period in product(("resnet18", "convnet"), (5, 1))
     }
-    figure, table = draw_bounds_figure(
-        pd.concat(parts.values()), axis="step", panels=["model", "canary_period"]
-    )
+    summary, panels = pd.concat(parts.values()), ["model", "canary_period"]
+    figure, table = draw_bounds_figure(summary, axis="step", panels=panels)
     order = [("resnet18", 1), ("resnet18", 5), ("convnet", 1), ("convnet", 5)]
     assert titles(figure) == [f"{model}, k = {period}" for model, period in order]
     for axes, place in zip(figure.axes, order, strict=True):
@@ -531,16 +473,16 @@ def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch):
 
 
 def test_variants_of_a_canary_are_lines_of_their_own():
-    parts = [_fixed()] + [
+    simulations = [*product(("noiseless", "noisy"), ("final_model", "per_step"))]
+    parts = [
         _fixed(canary="simulated_dimension", simulation=simulation, ranking=ranking)
-        for simulation, ranking in SIMULATIONS
+        for simulation, ranking in simulations[::-1]
     ]
-    figure, table = draw_bounds_figure(
-        pd.concat(parts), axis="step", lines=["simulation", "ranking"]
-    )
+    summary, lines = pd.concat([_fixed(), *parts]), ["simulation", "ranking"]
+    figure, table = draw_bounds_figure(summary, axis="step", lines=lines)
     names = {
         f"simulated dimension ({simulation}, {ranking.replace('_', ' ')})": (simulation, ranking)
-        for simulation, ranking in sorted(SIMULATIONS)
+        for simulation, ranking in simulations
     }
     entries = {name: line for name, line in legend(figure).items() if "dimension" in name}
     assert [*entries] == ["random dimension", *names]
@@ -560,11 +502,7 @@ def test_variants_of_a_canary_are_lines_of_their_own():
     assert "which is not valid, gives bounds" in below(figure)
 
 
-# Refusals
-
-
 def _mixed(column: str, value: object) -> pd.DataFrame:
-    """Audits of which one is there again, with another value of a column."""
     summary = summary_of(rules=["split"], conversions=["gdp"], num_repeats=1)
     mixed = summary[(summary["canary"] == "gradient") & (summary["sample_rate"] == 1.0)]
     return pd.concat([summary, mixed.assign(**{column: value})])
@@ -573,10 +511,8 @@ def _mixed(column: str, value: object) -> pd.DataFrame:
 STEP = {"axis": "step"}
 NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
 RUNS_TWICE = summary_of(axis={"num_runs": [100, 200]}, rules=["split"])
-TWICE, FEWER = (
-    pd.concat([summary, summary.query(where).assign(audit="other")])
-    for summary, where in ((NORMS, "max_grad_norm == 1"), (RUNS_TWICE, "num_runs == 100"))
-)
+TWICE = pd.concat([NORMS, NORMS.query("max_grad_norm == 1").assign(audit="other")])
+FEWER = pd.concat([RUNS_TWICE, RUNS_TWICE.query("num_runs == 100").assign(audit="other")])
 KINDS = [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
 PERIODS = [_fixed(), _fixed(canary_period=5.0, num_steps=1250)]
 MIXED = {

@@ -7,20 +7,11 @@ from scipy.stats import beta
 
 from dpcanary.errors import InputError
 from dpcanary.estimation import error_rates
-from dpcanary.estimation.error_rates import (
-    LEVEL,
-    LOCAL_LEVELS,
-    MOST_TOLD_APART,
-    compute_local_level,
-    counts_told_apart,
-    failure_probability,
-    next_told_apart,
-    simultaneous_local_level,
-)
+from dpcanary.estimation.error_rates import LEVEL, LOCAL_LEVELS, MOST_TOLD_APART, counts_told_apart
 
 
 def failure(num_scores: int, level: float) -> float:
-    return failure_probability(num_scores=num_scores, local_level=level)
+    return error_rates.failure_probability(num_scores=num_scores, local_level=level)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.1, 0.001])
@@ -33,7 +24,6 @@ def test_one_score_has_one_bound_and_two_are_an_integral(level):
 
 @pytest.mark.parametrize("num_scores", [10, 300, 700])
 def test_against_simulation(num_scores, few_told_apart):
-    """Of 700 scores, not all counts are told apart."""
     repeats, level = 10_000, 0.01
     ranks = counts_told_apart(num_scores)[:-1] + 1
     assert (len(ranks) < num_scores) == (num_scores > 300)
@@ -41,7 +31,7 @@ def test_against_simulation(num_scores, few_told_apart):
     least = (1 - betainc(ranks, num_scores - ranks + 1.0, uniform[:, ranks - 1])).min(axis=1)
     exact = failure(num_scores, level)
     assert abs((least < level).mean() - exact) < 3.5 * np.sqrt(exact * (1 - exact) / repeats)
-    local = compute_local_level(num_scores=num_scores, level=0.025)
+    local = error_rates.compute_local_level(num_scores=num_scores, level=0.025)
     assert 0.995 * 0.025 <= failure(num_scores, local) <= 0.025
 
 
@@ -49,8 +39,7 @@ def test_against_simulation(num_scores, few_told_apart):
     ("num_scores", "level"), [(1, 0.025), (7, 0.1), (500, 0.025), (1_400, 0.005), (1_400, 0.2)]
 )
 def test_solution_keeps_the_level_and_wastes_little(num_scores, level):
-    """The table is not for other levels than its own."""
-    local = simultaneous_local_level(num_scores=num_scores, level=level)
+    local = error_rates.simultaneous_local_level(num_scores=num_scores, level=level)
     assert 0.994 * level <= failure(num_scores, local) <= level
 
 
@@ -64,16 +53,16 @@ def test_the_table_is_exact_where_checked_and_falls_in_small_steps():
     assert sizes[-1] == MOST_TOLD_APART
     # Between entries the next larger one serves.
     for size in ((sizes[3] + sizes[4]) // 2, sizes[4]):
-        assert simultaneous_local_level(num_scores=int(size), level=LEVEL) == levels[4]
+        assert error_rates.simultaneous_local_level(num_scores=int(size), level=LEVEL) == levels[4]
 
 
 def test_what_has_no_local_level_is_refused(monkeypatch):
     for num_scores, level in ((0, 0.025), (10, 0.0), (10, 1.0)):
         with pytest.raises(InputError, match="no local level"):
-            simultaneous_local_level(num_scores=num_scores, level=level)
+            error_rates.simultaneous_local_level(num_scores=num_scores, level=level)
     monkeypatch.setattr(error_rates, "failure_probability", lambda **_: 1e-7)
     with pytest.raises(InputError, match="beyond the precision of rule 'simultaneous'"):
-        compute_local_level(num_scores=400_000, level=1e-9)
+        error_rates.compute_local_level(num_scores=400_000, level=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +94,6 @@ def test_of_many_scores_counts_are_dense_where_they_are_few(num_scores):
     steps = np.diff(half) / np.sqrt(half[1:])
     assert steps.max() < 1.05 * np.sqrt(2 * num_scores) / 1_024 + 1 / np.sqrt(2_000)
     errors = np.array([0, 3, 255, 1_000, num_scores // 2 + 1, num_scores])
-    rounded = next_told_apart(errors, num_scores)
+    rounded = error_rates.next_told_apart(errors, num_scores)
     assert np.isin(rounded, counts).all()
     assert [*rounded] == [counts[counts >= error].min() for error in errors]

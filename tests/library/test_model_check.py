@@ -34,51 +34,46 @@ class TokenLoss(nn.CrossEntropyLoss):
         return super().forward(outputs.reshape(-1, outputs.shape[-1]), labels.reshape(-1))
 
 
-class Between(nn.Module):
+class Built(nn.Module):
+    def __init__(self, function, **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def with_between(function) -> nn.Module:
     """Two linear layers with a function of the module and its values between them."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.first, self.function, self.out = nn.Linear(6, 6), function, nn.Linear(6, 3)
-
-    def forward(self, features):
-        return self.out(self.function(self, self.first(features)))
+    layers = {"first": nn.Linear(6, 6), "out": nn.Linear(6, 3)}
+    return Built(lambda own, values: own.out(function(own, own.first(values))), **layers)
 
 
-class LanguageModel(nn.Module):
-    def __init__(self, *, tied: bool = False) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(WORDS, 8)
-        self.hidden = nn.Linear(8, 8)
-        self.norm = nn.LayerNorm(8)
-        self.out = nn.Linear(8, WORDS, bias=not tied)
-        if tied:
-            self.out.weight = self.embedding.weight
-
-    def forward(self, words):
-        return self.out(self.norm(self.hidden(self.embedding(words)).relu()))
+def language_model(*, tied: bool = False) -> nn.Module:
+    model = Built(
+        lambda own, words: own.out(own.norm(own.hidden(own.embedding(words)).relu())),
+        **{"embedding": nn.Embedding(WORDS, 8), "hidden": nn.Linear(8, 8)},
+        **{"norm": nn.LayerNorm(8), "out": nn.Linear(8, WORDS, bias=not tied)},
+    )
+    if tied:
+        model.out.weight = model.embedding.weight
+    return model
 
 
-class Recurrent(nn.Module):
-    def __init__(self, layer, **settings) -> None:
-        super().__init__()
-        self.layer = layer(5, 6, batch_first=True, **settings)
-        self.out = nn.Linear(6, 3)
-
-    def forward(self, series):
-        return self.out(self.layer(series)[0][:, -1])
+def recurrent(layer, **settings) -> nn.Module:
+    layers = {"layer": layer(5, 6, batch_first=True, **settings), "out": nn.Linear(6, 3)}
+    return Built(lambda own, series: own.out(own.layer(series)[0][:, -1]), **layers)
 
 
-class Attentive(nn.Module):
-    def __init__(self, layer=DPMultiheadAttention, *, batch_first: bool = True) -> None:
-        super().__init__()
-        self.attention = layer(8, 2, batch_first=batch_first)
-        self.norm = nn.LayerNorm(8)
-        self.out = nn.Linear(8, 3)
+def attentive(layer=DPMultiheadAttention, *, batch_first: bool = True) -> nn.Module:
+    def forward(own, sequence):
+        attended, _ = own.attention(sequence, sequence, sequence)
+        return own.out(own.norm(sequence + attended).mean(dim=1))
 
-    def forward(self, sequence):
-        attended, _ = self.attention(sequence, sequence, sequence)
-        return self.out(self.norm(sequence + attended).mean(dim=1))
+    attention = layer(8, 2, batch_first=batch_first)
+    return Built(forward, attention=attention, norm=nn.LayerNorm(8), out=nn.Linear(8, 3))
 
 
 class TwoInputs(nn.Module):
@@ -91,22 +86,19 @@ class TwoInputs(nn.Module):
         return self.out(self.words(words).mean(dim=1) * self.numbers(numbers).tanh())
 
 
-class WithAdapter(nn.Module):
+def with_adapter(*, forgotten: bool = False) -> nn.Module:
     """A low-rank adapter beside a frozen layer."""
 
-    def __init__(self, *, forgotten: bool = False) -> None:
-        super().__init__()
-        self.base = nn.Linear(6, 6).requires_grad_(requires_grad=False)
-        self.lora_a, self.lora_b = nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False)
-        nn.init.zeros_(self.lora_b.weight)
-        self.out = nn.Linear(6, 3)
-        self.forgotten = forgotten
+    def forward(own, features):
+        hidden = own.base(features)
+        if not forgotten:
+            hidden = hidden + own.lora_b(own.lora_a(features))
+        return own.out(hidden.tanh())
 
-    def forward(self, features):
-        hidden = self.base(features)
-        if not self.forgotten:
-            hidden = hidden + self.lora_b(self.lora_a(features))
-        return self.out(hidden.tanh())
+    base = nn.Linear(6, 6).requires_grad_(requires_grad=False)
+    lora_a, lora_b = nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False)
+    nn.init.zeros_(lora_b.weight)
+    return Built(forward, base=base, lora_a=lora_a, lora_b=lora_b, out=nn.Linear(6, 3))
 
 
 class Average(nn.Module):
@@ -128,8 +120,6 @@ class Average(nn.Module):
 
 
 class Counting(nn.Module):
-    """Counts records, or passes."""
-
     def __init__(self, count) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
@@ -140,28 +130,21 @@ class Counting(nn.Module):
         return self.out(features)
 
 
-class Experts(nn.Module):
+def experts(capacity: int) -> nn.Module:
     """Two experts, each of which takes so many records of a batch at most."""
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(6, 2)
-        self.experts = nn.ModuleList([nn.Linear(6, 3) for _ in range(2)])
-        self.capacity = capacity
-
-    def forward(self, features):
-        shares = self.gate(features).softmax(dim=1)
+    def forward(own, features):
+        shares = own.gate(features).softmax(dim=1)
         outputs = features.new_zeros(len(features), 3)
-        for index, expert in enumerate(self.experts):
-            rows = torch.nonzero(shares.argmax(dim=1) == index)[: self.capacity, 0]
-            own = expert(features[rows]) * shares[rows, index : index + 1]
-            outputs = outputs.index_add(0, rows, own)
+        for index, expert in enumerate((own.first, own.second)):
+            rows = torch.nonzero(shares.argmax(dim=1) == index)[:capacity, 0]
+            outputs = outputs.index_add(0, rows, expert(features[rows]) * shares[rows, index, None])
         return outputs
+
+    return Built(forward, gate=nn.Linear(6, 2), first=nn.Linear(6, 3), second=nn.Linear(6, 3))
 
 
 class MeanLeftOut(torch.autograd.Function):
-    """Mixes records in the backward pass alone."""
-
     @staticmethod
     def forward(ctx, values):
         return values.clone()
@@ -180,35 +163,30 @@ class MeanOfRecords(nn.Module):
         return values - values.mean(dim=self.axis, keepdim=True)
 
 
-class TimeFirst(nn.Module):
+def time_first() -> nn.Module:
     """Its layers have the records on their second axis."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.mean, self.out = nn.Linear(6, 4), MeanOfRecords(1), nn.Linear(4, 3)
+    def forward(own, series):
+        return own.out(own.mean(own.inner(series.transpose(0, 1))).mean(dim=0))
 
-    def forward(self, series):
-        return self.out(self.mean(self.inner(series.transpose(0, 1))).mean(dim=0))
+    return Built(forward, inner=nn.Linear(6, 4), mean=MeanOfRecords(1), out=nn.Linear(4, 3))
 
 
-class Positions(nn.Module):
-    """With an embedding of positions that all records share, as transformers have it."""
+def of_words(max_norm: float | None = None, *, has_positions: bool = False) -> nn.Module:
+    """May have an embedding of positions that all records share, as transformers have it."""
 
-    def __init__(self, *, max_norm: float | None = None, has_positions: bool = True) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, 6, max_norm=max_norm)
-        self.positions = nn.Embedding(7, 6) if has_positions else None
-        self.out = nn.Linear(6, 3)
+    def forward(own, words):
+        values = own.words(words)
+        if has_positions:
+            values = values + own.positions(torch.arange(words.shape[1])[None])
+        return own.out(values.tanh().mean(dim=1))
 
-    def forward(self, words):
-        values = self.words(words)
-        if self.positions:
-            values = values + self.positions(torch.arange(words.shape[1])[None])
-        return self.out(values.tanh().mean(dim=1))
+    positions = {"positions": nn.Embedding(7, 6)} if has_positions else {}
+    own_words = nn.Embedding(WORDS, 6, max_norm=max_norm)
+    return Built(forward, words=own_words, **positions, out=nn.Linear(6, 3))
 
 
 def left_out_at_random(module, values):
-    """Stochastic depth."""
     kept = torch.empty(len(values), 1).bernoulli_(0.5) if module.training else 0.5
     return values + kept * values.tanh()
 
@@ -265,13 +243,10 @@ def built(*layers: nn.Module):
 
 
 def between(function):
-    """Two linear layers with a function of the values between them."""
-    return partial(Between, lambda _, values: function(values))
+    return partial(with_between, lambda _, values: function(values))
 
 
 LINEAR = partial(nn.Linear, 6, 3)
-bounded_words = partial(Positions, max_norm=0.5, has_positions=False)
-forgotten_adapter = partial(WithAdapter, forgotten=True)
 
 
 # What is built, a part of a note, and records other than six numbers.
@@ -290,17 +265,18 @@ RIGHT = {
         "",
         *data(2, 8),
     ),
-    "LSTM of Opacus": (partial(Recurrent, DPLSTM, num_layers=2, dropout=0.5), "", *data(4, 5)),
-    "GRU of Opacus": (partial(Recurrent, DPGRU), "", *data(4, 5)),
-    "attention": (Attentive, "", *data(4, 8)),
-    "as many words as records": (Attentive, "", *data(6, 8)),
-    "adapter": (WithAdapter, "2 parameters are frozen: base.weight, base.bias"),
+    "LSTM of Opacus": (partial(recurrent, DPLSTM, num_layers=2, dropout=0.5), "", *data(4, 5)),
+    "GRU of Opacus": (partial(recurrent, DPGRU), "", *data(4, 5)),
+    "attention": (attentive, "", *data(4, 8)),
+    "as many words as records": (attentive, "", *data(6, 8)),
+    "language model": (language_model, "", *words(), TokenLoss()),
+    "adapter": (with_adapter, "2 parameters are frozen: base.weight, base.bias"),
     "dropout": (built(nn.Dropout(0.5), LINEAR()), "dropout is turned off for the check: 0"),
     "functional dropout": (
-        lambda: Between(lambda self, x: functional.dropout(x, 0.5, self.training)),
+        lambda: with_between(lambda self, x: functional.dropout(x, 0.5, self.training)),
         "what comes before out draws random numbers; all passes are compared with the same ones",
     ),
-    "stochastic depth": (lambda: Between(left_out_at_random), "draws random numbers"),
+    "stochastic depth": (lambda: with_between(left_out_at_random), "draws random numbers"),
     "passes counted": (lambda: Counting(lambda features: 1), ""),
     "softmax": (built(LINEAR(), nn.Softmax(1)), "remove the last softmax"),
     "half precision": (lambda: LINEAR().bfloat16(), "", data(6)[0].bfloat16(), data(6)[1]),
@@ -316,7 +292,8 @@ def test_right_models_pass_and_are_not_changed(name):
     is_lazy = name == "no shape yet"
     before = {} if is_lazy else {key: own.clone() for key, own in model.state_dict().items()}
     torch.manual_seed(3)
-    found = check_model(model, tuple(records) or data(6))
+    inputs, labels, *loss = records or data(6)
+    found = check_model(model, (inputs, labels), *loss)
     assert torch.initial_seed() == 3
     assert found.passes, str(found)
     assert "The gradients of single records are right in" in str(found)
@@ -326,9 +303,8 @@ def test_right_models_pass_and_are_not_changed(name):
     assert name != "dropout" or model[0].p == 0.5
 
 
-def test_sequences_of_words_and_a_dataset_and_a_dict_pass():
+def test_a_dataset_and_a_dict_pass():
     torch.manual_seed(3)
-    assert check_model(LanguageModel(), words(), TokenLoss()).passes
     features, labels = data(3)
     text = words()[0]
     dataset = TensorDataset(text, features, labels)
@@ -363,14 +339,14 @@ WRONG = {
         "mean of records": (built(LINEAR(), MeanOfRecords(0), nn.Linear(3, 3)), "they do in 1"),
         "norm of a batch": (between(lambda x: x / x.norm()), BEFORE_OUT),
         "size of a batch": (between(lambda x: x / len(x)), BEFORE_OUT),
-        "attention over the batch": (partial(Attentive, batch_first=False), "in ", *data(4, 8)),
-        "records second": (TimeFirst, "they do in mean", *data(5, 6)),
-        "as many words, records second": (TimeFirst, "they do in mean", *data(6, 6)),
+        "attention over the batch": (partial(attentive, batch_first=False), "in ", *data(4, 8)),
+        "records second": (time_first, "they do in mean", *data(5, 6)),
+        "as many words, records second": (time_first, "they do in mean", *data(6, 6)),
         "last record": (between(lambda x: torch.cat([x[:-1], x[-1:] + x[:1]])), BEFORE_OUT),
-        "experts that are full": (lambda: Experts(2), "they do in the model"),
-        "experts that are seldom full": (lambda: Experts(5), "they do in the model"),
+        "experts that are full": (partial(experts, 2), "they do in the model"),
+        "experts that are seldom full": (partial(experts, 5), "they do in the model"),
         "backward pass": (between(MeanLeftOut.apply), f"{BACKWARD} what comes after first"),
-        "gradient of length 1": (lambda: Between(normalised_backwards), BACKWARD),
+        "gradient of length 1": (lambda: with_between(normalised_backwards), BACKWARD),
     },
     STATE: {
         "statistics": (kept_statistics, "buffer 0.running_mean, buffer 0.running_var", *data(2, 8)),
@@ -378,7 +354,11 @@ WRONG = {
         "average not saved": (partial(Average, persistent=False), "buffer average"),
         "not a buffer": (partial(Average, is_buffer=False), "a tensor or number that is no buffer"),
         "records counted": (lambda: Counting(len), "buffer seen"),
-        "largest norm of words": (bounded_words, "parameter words.weight", *texts()),
+        "largest norm of words": (
+            partial(of_words, max_norm=0.5),
+            "parameter words.weight",
+            *texts(),
+        ),
     },
     FINITE: {
         "NaN in a record": (LINEAR, "the values of record 15", *with_one_value(np.nan)),
@@ -387,12 +367,15 @@ WRONG = {
         "NaN in gradients": (between(torch.sqrt), "the gradients of records 0, 1, 2, 3, 2 more"),
     },
     LOSS: {
-        "words padded": (LanguageModel, "times as much as alone", *padded(), TokenLoss()),
+        "words padded": (language_model, "times as much as alone", *padded(), TokenLoss()),
         "contrastive": (LINEAR, "it depends on other records", *data(6), contrastive),
         "weights of classes": (LINEAR, "times as much as alone", *data(6), WEIGHTED),
     },
     TRAINED: {
-        "adapter": (forgotten_adapter, "no record moves lora_a.weight, lora_b.weight"),
+        "adapter": (
+            partial(with_adapter, forgotten=True),
+            "no record moves lora_a.weight, lora_b.weight",
+        )
     },
 }
 
@@ -411,9 +394,9 @@ def test_wrong_models_are_found_by_name(wrong, name):
 
 
 NOTHING = {
-    "LSTM of PyTorch": (lambda: Recurrent(nn.LSTM), data(4, 5)),
-    "attention of PyTorch": (lambda: Attentive(nn.MultiheadAttention), data(4, 8)),
-    "positions": (Positions, texts()),
+    "LSTM of PyTorch": (partial(recurrent, nn.LSTM), data(4, 5)),
+    "attention of PyTorch": (partial(attentive, nn.MultiheadAttention), data(4, 8)),
+    "positions": (partial(of_words, has_positions=True), texts()),
 }
 
 
@@ -436,17 +419,22 @@ def test_a_check_that_compares_nothing_does_not_pass(name):
 
 def test_a_check_that_compares_a_part_names_it(monkeypatch):
     monkeypatch.setattr(check, "MODES", ("hooks", "unknown"))
-    found = check_model(nn.Linear(6, 3), data(6))
+    found = check_model(LINEAR(), data(6))
     assert found.passes
     assert "right in hooks. Not compared" in str(found)
     assert found.not_judged == ("unknown: gradients of single records",)
 
 
-def test_parameters_that_the_optimizer_does_not_have_are_named():
-    model = WithAdapter()
+def test_parameters_that_the_optimizer_does_not_have_or_that_are_shared_are_named():
+    model = with_adapter()
     optimizer = torch.optim.SGD(model.out.parameters(), lr=0.1)
     found = failing(check_model(model, data(6), optimizer=optimizer))
     assert "does not have lora_a.weight, lora_b.weight" in found[TRAINED]
+    torch.manual_seed(5)
+    found = check_model(language_model(tied=True), words(), TokenLoss())
+    [one] = [one for one in found.findings if one.name == TRAINED]
+    assert "shared with another name: out.weight" in one.note
+    assert {"hooks: gradients of single records", "flat clipping"}.isdisjoint(failing(found))
 
 
 @pytest.mark.parametrize("mixes", [False, True])
@@ -474,21 +462,18 @@ def test_a_wrong_sampler_is_named_by_its_parameter(mixes):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "name"), [(DPOptimizer, "flat"), (DPPerLayerOptimizer, "per_layer")]
+    ("optimizer", "name", "bound"),
+    [(DPOptimizer, "flat", "max_grad_norm"), (DPPerLayerOptimizer, "per_layer", "max_grad_norms")],
 )
-def test_wrong_clipping_is_named(monkeypatch, optimizer, name):
+def test_wrong_clipping_is_named(monkeypatch, optimizer, name, bound):
     right = optimizer.clip_and_accumulate
 
     def twice(self):
-        limit = self.max_grad_norm
-        if name == "flat":
-            self.max_grad_norm = 2 * limit
-        else:
-            self.max_grad_norms = [2 * one for one in self.max_grad_norms]
+        setattr(self, bound, (2 * np.array(getattr(self, bound))).tolist())
         right(self)
 
     monkeypatch.setattr(optimizer, "clip_and_accumulate", twice)
-    assert f"{name} clipping" in failing(check_model(nn.Linear(6, 3), data(6)))
+    assert f"{name} clipping" in failing(check_model(LINEAR(), data(6)))
 
 
 @pytest.mark.parametrize("is_padded", [True, False])
@@ -509,17 +494,8 @@ def test_errors_of_the_installed_opacus_are_found(is_padded):
         assert "their sensitivity is C all the same" in hooks.meaning
 
 
-def test_shared_parameters_are_said():
-    torch.manual_seed(5)
-    found = check_model(LanguageModel(tied=True), words(), TokenLoss())
-    [one] = [one for one in found.findings if one.name == TRAINED]
-    assert "shared with another name: out.weight" in one.note
-    assert {"hooks: gradients of single records", "flat clipping"}.isdisjoint(failing(found))
-
-
 @pytest.mark.parametrize("is_random", [True, False])
 def test_the_reference_is_the_gradient_of_one_record(is_random):
-    """Of squared errors of a linear layer, by its closed form."""
     torch.manual_seed(6)
     features, model = torch.randn(5, 3), nn.Linear(3, 1)
     labels = torch.randn(5)
@@ -533,6 +509,9 @@ def test_the_reference_is_the_gradient_of_one_record(is_random):
     torch.testing.assert_close(norms_of(found), expected)
 
 
+RUNNING = {"running_mean", "running_var"}
+
+
 @pytest.mark.parametrize(
     ("module", "changed", "of_records"),
     [
@@ -540,11 +519,7 @@ def test_the_reference_is_the_gradient_of_one_record(is_random):
         (Counting(lambda _: 1), {"seen"}, set()),
         (Counting(len), {"seen"}, {"seen"}),
         (Average(), {"average"}, {"average"}),
-        (
-            nn.BatchNorm1d(6),
-            {"running_mean", "running_var", "num_batches_tracked"},
-            {"running_mean", "running_var"},
-        ),
+        (nn.BatchNorm1d(6), {*RUNNING, "num_batches_tracked"}, RUNNING),
         (nn.utils.spectral_norm(nn.Linear(6, 3)), {"weight_u", "weight_v"}, set()),
     ],
 )
@@ -556,25 +531,19 @@ def test_what_a_forward_pass_keeps_of_records(module, changed, of_records):
     assert all(torch.equal(own, before[key]) for key, own in module.state_dict().items())
 
 
-def test_what_cannot_be_checked_is_refused():
+def test_what_cannot_be_checked_is_refused_and_what_is_wrong_fails_the_assertion():
+    with pytest.raises(AssertionError, match=r"(?s)are wrong.*FAIL  records do not mix"):
+        assert_model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), data(6))
+    assert_model(LINEAR(), data(6))
     features, labels = data(6)
+    of_each = {"loss": nn.CrossEntropyLoss(reduction="none")}
     for model, settings, message in [
-        (nn.Linear(6, 3), {"num_records": 30}, "there are 20 records; the check needs 60"),
+        (LINEAR(), {"num_records": 30}, "there are 20 records; the check needs 60"),
         (nn.Linear(5, 3), {}, r"the model and its loss fail on 6 records \(RuntimeError"),
-        (
-            nn.Linear(6, 3),
-            {"loss": nn.CrossEntropyLoss(reduction="none")},
-            "the loss must be a single number",
-        ),
+        (LINEAR(), of_each, "the loss must be a single number"),
     ]:
         with pytest.raises(InputError, match=message):
             check_model(model, (features, labels), **settings)
-
-
-def test_the_assertion():
-    with pytest.raises(AssertionError, match=r"(?s)are wrong.*FAIL  records do not mix"):
-        assert_model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), data(6))
-    assert_model(nn.Linear(6, 3), data(6))
 
 
 BUILT = """
@@ -625,11 +594,7 @@ def test_the_command(tmp_path, monkeypatch):
 def test_clipping_of_small_gradients_is_looked_at_too(monkeypatch):
     """C is half of their norms, however small these are."""
     looked_at = []
-
-    def error(clipping: str, wanted: dict[str, torch.Tensor], limit: float) -> float:
-        looked_at.append(limit)
-        return 0.5
-
+    error = lambda clipping, reference, limit: looked_at.append(limit) or 0.5  # noqa: E731
     monkeypatch.setattr(check, "clipping_error", error)
     small = {"w": torch.tensor([[0.003, 0.004], [0.0, 0.001], [0.006, 0.008]])}
     found = check._clipping("flat", [(nn.Linear(2, 1), small)], limit=1e-3)
@@ -639,14 +604,12 @@ def test_clipping_of_small_gradients_is_looked_at_too(monkeypatch):
     assert check._clipping("flat", [(nn.Linear(2, 1), nothing)], limit=1e-3).holds
 
 
-def test_gradients_that_are_nan_are_not_within_a_limit(monkeypatch):
+def test_gradients_that_are_nan_are_above_a_limit_and_names_that_are_left_out_are_counted(
+    monkeypatch,
+):
     """A comparison with NaN is false."""
     compared = SimpleNamespace(norm_error=0.0, errors={"weight": np.nan}, refused="")
     monkeypatch.setattr(check, "compared", lambda *_: compared)
-    found = failing(check_model(nn.Linear(6, 3), data(6)))
-    assert "hooks: gradients of single records" in found
-
-
-def test_names_that_are_left_out_are_counted():
+    assert "hooks: gradients of single records" in failing(check_model(LINEAR(), data(6)))
     assert check._named("abcd") == "a, b, c, d"
     assert check._named("abcdef") == "a, b, c, d, 2 more"

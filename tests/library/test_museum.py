@@ -15,7 +15,6 @@ def test_the_table_of_the_documents_is_that_of_the_exhibits():
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory):
-    """Where versions are installed, each once."""
     return tmp_path_factory.mktemp("opacus")
 
 

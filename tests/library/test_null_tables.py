@@ -5,6 +5,7 @@ With the fixture `few_told_apart`, more than 300 scores are so many that not all
 
 import itertools
 import logging
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,21 +16,8 @@ from scipy.stats import ks_2samp
 from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.accounting import gdp_mu, trade_off_curve
 from dpcanary.estimation.calibration import simulation, statistics, store
-from dpcanary.estimation.calibration.simulation import (
-    compute_null_table,
-    default_num_samples,
-    simulate_statistics,
-)
-from dpcanary.estimation.calibration.statistics import (
-    NullTable,
-    _critical_values,
-    curve_of,
-    make_null_table,
-    observed_statistics,
-    pair_statistics,
-    rule_statistic,
-    scan_terms,
-)
+from dpcanary.estimation.calibration.simulation import default_num_samples, simulate_statistics
+from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.error_rates import counts_told_apart
 from dpcanary.estimation.families import AUC, GDP, GRID, STRICT_SCAN, Family, direct_family
 from dpcanary.estimation.rules import RULES
@@ -83,7 +71,6 @@ def test_statistics_agree_with_a_naive_twin(family, sizes):
 @pytest.mark.parametrize("looks", [[(3, 5), (20, 9), (40, 30)], [(200, 200), (500, 400)]])
 @pytest.mark.usefixtures("few_told_apart")
 def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
-    """Several looks see the first scores."""
     thetas, num_samples = np.array([0.0, 1.0, 2.5]), 30
     curves, terms = family.curves(thetas), terms_of(family, *looks)
     options = {"looks": looks, "scans": terms, "num_samples": num_samples, "seed": 3}
@@ -109,13 +96,9 @@ def test_statistics_are_the_same_without_numba_in_blocks_and_on_one_core(
     """To the last bit, so that tables are."""
     per_job, num_jobs = 6, 3
     monkeypatch.setattr(simulation, "_NORMALS_PER_JOB", per_job * sum(sizes))
-    arguments = {
-        "curves": family.curves(np.linspace(0, 5, 9)),
-        "looks": [sizes],
-        "scans": terms_of(family, sizes, significance=0.1),
-        "num_samples": per_job * num_jobs,
-        "seed": 2,
-    }
+    arguments = {"curves": family.curves(np.linspace(0, 5, 9)), "looks": [sizes], "seed": 2}
+    arguments["scans"] = terms_of(family, sizes, significance=0.1)
+    arguments["num_samples"] = per_job * num_jobs
     compiled = simulate_statistics(**arguments)
     for name, value in (
         ("_num_cores", lambda: 1), ("is_installed", lambda package: False), ("_AT_ONCE", 100),
@@ -153,9 +136,8 @@ def test_the_scale_of_many_shares_is_that_of_each():
         lost = np.random.default_rng(0).integers(0, num_pairs, 20_000)
         raw = np.zeros((3, len(lost) + 2), np.float32)
         raw[2] = np.array([0, num_pairs, *lost]) / num_pairs
-        alone = [
-            statistics.on_normal_scale(raw[:, [k]].copy(), num_pairs)[2, 0] for k in range(500)
-        ]
+        parts = (raw[:, [k]].copy() for k in range(500))
+        alone = [statistics.on_normal_scale(part, num_pairs)[2, 0] for part in parts]
         scaled = statistics.on_normal_scale(raw.copy(), num_pairs)[2]
         np.testing.assert_array_equal(scaled[:500], alone)
         assert np.isfinite(scaled).all()
@@ -193,9 +175,10 @@ def test_critical_values_of_the_rank_sum_without_signal_are_the_exact_ones(size)
     assert tail[max(least - 2, 0)] > 0.044
 
 
-@pytest.mark.parametrize(
-    ("value", "sparse_from", "expected"),
-    [
+def test_bounds_from_a_table():
+    """At the second of two looks, where the critical values of the thetas are these."""
+    critical, thetas = np.array([[9.0] * 5, [0.5, 1.0, 2.0, 3.0, 3.0]], np.float32), np.arange(5.0)
+    for value, sparse_from, expected in (
         (0.4, 9.0, 0.0),
         (0.5, 9.0, 0.0),  # not above the critical value at 0
         (0.75, 9.0, 0.5),
@@ -206,29 +189,21 @@ def test_critical_values_of_the_rank_sum_without_signal_are_the_exact_ones(size)
         (2.5, 2.5, 2.0),  # the first of few values is inside of the cell
         (3.0, 9.0, 2.0),
         (3.1, 9.0, 4.0),  # beyond all
-    ],
-)
-def test_bounds_from_a_table(value, sparse_from, expected):
-    """At the second of two looks."""
-    table = NullTable(
-        thetas=np.array([0.0, 1.0, 2.0, 3.0, 4.0]),
-        components={"rank_sum": (AUC,)},
-        critical={"rank_sum": np.array([[9.0] * 5, [0.5, 1.0, 2.0, 3.0, 3.0]], np.float32)},
-        scales=np.zeros((2, 3, 5), np.float32),
-        sparse_from=np.array([5.0, sparse_from]),
-    )
-    values = np.array([0.0, 0.0, value], np.float32)
-    assert table.bound(rule="rank_sum", look=1, statistics=values) == pytest.approx(expected)
+    ):
+        known = thetas, {"rank_sum": (AUC,)}, {"rank_sum": critical}, np.zeros((2, 3, 5))
+        table = NullTable(*known, sparse_from=np.array([5.0, sparse_from]))
+        values = np.array([0.0, 0.0, value], np.float32)
+        assert table.bound(rule="rank_sum", look=1, statistics=values) == pytest.approx(expected)
 
 
 def test_critical_values_of_looks_are_order_statistics_that_hold_jointly():
     values = np.random.default_rng(0).permutation(np.arange(1000.0)).astype(np.float32)
-    [[value]] = _critical_values(values[None, :, None], 0.05)
+    [[value]] = statistics._critical_values(values[None, :, None], 0.05)
     assert 20 <= (values > value).sum() <= 50  # 0.05 of 1,000, less 3.1 deviations of 6.9
     rng = np.random.default_rng(1)
     common = rng.standard_normal((1, 20_000, 1))
     values = (common + rng.standard_normal((3, 20_000, 1))).astype(np.float32)
-    beyond = values > _critical_values(values, 0.05)[:, None]
+    beyond = values > statistics._critical_values(values, 0.05)[:, None]
     assert 0.044 < beyond.any(axis=0).mean() <= 0.05
     each = beyond.mean(axis=1).ravel()
     assert each.max() - each.min() < 1e-3
@@ -237,18 +212,16 @@ def test_critical_values_of_looks_are_order_statistics_that_hold_jointly():
 
 def test_scales_come_from_other_samples_than_the_critical_values():
     """A rule of several statistics keeps its level although they are compared on its scales."""
-    rng, thetas = np.random.default_rng(2), np.array([0.0])
+    rng, thetas, parts = np.random.default_rng(2), np.array([0.0]), (STRICT_SCAN, AUC)
     samples = np.sort(rng.standard_normal((1, 3, 8_000, 1)).astype(np.float32), axis=2)
-    components = {"combined": (STRICT_SCAN, AUC)}
     options = {"thetas": thetas, "significance": 0.05, "sparse_from": np.zeros(1)}
-    table = make_null_table(statistics=samples, components=components, **options)
+    table = statistics.make_null_table(
+        statistics=samples, components={"combined": parts}, **options
+    )
     # The scales saw the least quarter alone: all critical values come from the other samples.
     assert (table.scales < np.quantile(samples, 0.26)).all()
-    rest = rule_statistic((STRICT_SCAN, AUC), samples[0, :, 2_000:], table.scales[0], thetas)
+    rest = statistics.rule_statistic(parts, samples[0, :, 2_000:], table.scales[0], thetas)
     assert (rest > table.critical["combined"][0]).mean() <= 0.05
-
-
-# Tables on disk
 
 
 @pytest.fixture
@@ -306,22 +279,15 @@ def test_what_cannot_be_kept_is_there_all_the_same(kept, tmp_path, monkeypatch, 
     assert "DPCANARY_CACHE" in caplog.text
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "new"))
 
-    def full(*args: object, **keys: object) -> None:
-        raise InputError("cannot write: the disk is full")
-
-    monkeypatch.setattr(store, "write_arrays", full)
+    full = InputError("cannot write: the disk is full")
+    monkeypatch.setattr(store, "write_arrays", Mock(side_effect=full))
     assert asked("x") == [1, 1, 1]
     assert (tmp_path / "new").stat().st_mode & 0o077 == 0  # a new folder is private
     assert "the disk is full; they are not kept for later" in caplog.text
 
 
 def test_a_table_is_of_its_family_its_looks_and_its_significance(monkeypatch):
-    names = []
-
-    def asked(_kind, *, about, **_):
-        names.append(about)
-        raise InterruptedError
-
+    asked = Mock(side_effect=InterruptedError)
     monkeypatch.setattr(store, "cached_arrays", asked)
     question = {"family": GDP, "looks": ((10, 10),), "significance": 0.05}
     changes = [{}, {"significance": 0.0502}, {"significance": 0.05 + 1e-12}]
@@ -330,10 +296,7 @@ def test_a_table_is_of_its_family_its_looks_and_its_significance(monkeypatch):
     for change in changes:
         with pytest.raises(InterruptedError):
             store.own_table.__wrapped__(**{**question, **change})
-    assert len({*names}) == len(changes)
-
-
-# Tables of the package
+    assert len({call.kwargs["about"] for call in asked.call_args_list}) == len(changes)
 
 
 def test_sizes_of_the_package_are_exact_and_found_without_computing(monkeypatch, tmp_path):
@@ -351,11 +314,9 @@ def test_sizes_of_the_package_are_exact_and_found_without_computing(monkeypatch,
         estimate_epsilon(world0_scores=world0, world1_scores=world1, delta=1e-5)
     # As many pairs as no integer of 32 bits holds.
     world0, world1 = normal_scores(rng, 1.0, (80_000, 80_000))
+    many = {"world0_scores": world0, "world1_scores": world1, "delta": 1e-5}
     for rule in ("combined", "simultaneous"):
-        bound = estimate_epsilon(
-            world0_scores=world0, world1_scores=world1, delta=1e-5, threshold_rule=rule
-        )
-        assert 0.96 <= bound.mu_lower <= 1.006
+        assert 0.96 <= estimate_epsilon(**many, threshold_rule=rule).mu_lower <= 1.006
     assert not list(tmp_path.iterdir())
     estimate_epsilon(world0_scores=np.zeros(8), world1_scores=np.zeros(5), delta=1e-5)
     assert list(tmp_path.iterdir())
@@ -371,7 +332,9 @@ def test_tables_between_sizes_are_exact(sizes):
 
     Both have errors of simulation: of at most 0.05 % here for 100,000 samples at mu = 1.
     """
-    own = compute_null_table(family=GDP, looks=[sizes], significance=0.05, num_samples=100_000)
+    own = simulation.compute_null_table(
+        family=GDP, looks=[sizes], significance=0.05, num_samples=100_000
+    )
     table = store.packaged_table(sizes=sizes, significance=0.05)
     assert table is not None
     for rule in CALIBRATED:
@@ -385,10 +348,8 @@ def test_tables_between_sizes_are_exact(sizes):
 @pytest.mark.parametrize(
     ("sizes", "mu"),
     [
-        ((100_000, 100_000), 0.7),
-        ((40_000, 48_000), 0.0),
+        *(((100_000, 100_000), 0.7), ((40_000, 48_000), 0.0), exhaustive(((40_000, 48_000), 3.0))),
         *(exhaustive(((33_000, 33_000), mu)) for mu in (0.0, 3.0)),
-        exhaustive(((40_000, 48_000), 3.0)),
     ],
 )
 def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
@@ -398,14 +359,11 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
     little too large.
     """
     table, [terms] = store.packaged_table(sizes=sizes, significance=0.05), terms_of(GDP, sizes)
-    curve = curve_of(mu)
-    audits = pair_statistics(curve=curve, sizes=sizes, terms=terms, num_samples=4_000, seed=11)
+    drawn = {"curve": statistics.curve_of(mu), "sizes": sizes, "terms": terms}
+    audits = statistics.pair_statistics(**drawn, num_samples=4_000, seed=11)
     for rule in CALIBRATED:
         bounds = [table.bound(rule=rule, look=0, statistics=audit) for audit in audits.T]
         assert 0.015 < np.mean(np.array(bounds) > mu + 1e-9) < 0.06, rule
-
-
-# Families of exact curves
 
 
 @pytest.mark.parametrize(
@@ -417,7 +375,6 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
     ],
 )
 def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, noise):
-    """At a noise between those of the family's curves."""
     mechanism = Mechanism(adjacency, sample_rate=q, noise_multiplier=noise, num_steps=steps)
     family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
     fpr = ndtr(np.linspace(-4, 4, 33))
@@ -438,10 +395,9 @@ def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, nois
 @pytest.mark.long
 def test_epsilons_of_subsampled_curves_are_the_accountants():
     """At noises and deltas between those that are kept, and after very many steps."""
-    for mechanism in (
-        Mechanism("add_remove", sample_rate=0.02, noise_multiplier=2.3, num_steps=200),
-        Mechanism("substitute", sample_rate=0.01, noise_multiplier=4.0, num_steps=25_000),
-    ):
+    few = Mechanism("add_remove", sample_rate=0.02, noise_multiplier=2.3, num_steps=200)
+    many = Mechanism("substitute", sample_rate=0.01, noise_multiplier=4.0, num_steps=25_000)
+    for mechanism in (few, many):
         family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
         theta = gdp_mu(epsilon=curve.epsilon(1e-5), delta=1e-5)
         for delta in (2e-10, 1e-5, 7e-4):

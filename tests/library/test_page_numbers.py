@@ -19,23 +19,27 @@ _TABLE = (
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in _SLOW)) for name in pages()],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in _SLOW)) for name in pages()]
 )
 def test_the_numbers_of_a_page_are_those_of_the_tables(name):
     page = (page_numbers.DOCS / name).read_text()
     assert filled(name) == page, f"docs/{name} is not up to date: run make docs-numbers"
 
 
-def test_all_pages_with_results_are_written():
+def test_all_pages_with_results_are_written_and_that_of_the_comparison_from_stored_results():
     own = {"results/README.md", "results/boglioni.md", "results/cebere.md"}
     own |= {"gallery.md", "hidden_state.md", "one_run.md"}
     assert {*pages()} > own | {published.PAGE.name, peers.PAGE.name, "pitfalls.md"}
+    rows = read_json(peers.RESULTS)["rows"]
+    shown = [{key: row[key] for key in rows[0]} for row in page_numbers._table("peers")]
+    for row, line in zip(shown, rows, strict=True):
+        for key, cell in row.items():
+            same = cell == ("" if line[key] is None else str(line[key]))
+            assert same or float(cell) == pytest.approx(float(line[key]), rel=1e-12), key
 
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """A table of results that is made up."""
     (tmp_path / "results").mkdir()
     (tmp_path / "results/some.tsv").write_text(_TABLE)
     (tmp_path / "results/other.tsv").write_text("mean\n7\n")
@@ -68,10 +72,13 @@ def test_words_choose_a_number_that_keeps_its_decimals(table, old, words, new):
     assert with_numbers(page.format(old, words)) == page.format(new, words)
 
 
-def test_words_of_a_section_hold_until_the_next_one_or_are_replaced(table):
+def test_words_of_a_section_hold_until_the_next_one_and_bounds_are_rounded_to_their_side(table):
     page = "<!-- numbers: some q=0.5 step=1 -->\n{}<!-- .epsilon -->, {}<!-- step=20 -->\n"
     page += "<!-- numbers: some natural -->\n{}<!-- .epsilon -->"
     assert with_numbers(page.format("0.0", "0.0", "0")) == page.format("1.2", "1,234.6", "3")
+    assert written(1.101, "0.00", ["up"]) == "1.11"
+    for value in (1.1, 1.109):
+        assert written(value, "0.00", ["down"]) == "1.10" == written(1.1, "0.00", ["up"])
 
 
 @pytest.mark.parametrize(
@@ -91,12 +98,6 @@ def test_words_that_choose_no_number_are_refused(table, text, message):
         with_numbers(f"<!-- numbers: some -->\n{text}")
 
 
-def test_bounds_are_rounded_to_the_side_that_is_named_and_only_if_they_must_be():
-    assert written(1.101, "0.00", ["up"]) == "1.11"
-    for value in (1.1, 1.109):
-        assert written(value, "0.00", ["down"]) == "1.10" == written(1.1, "0.00", ["up"])
-
-
 def test_the_command_writes_pages_and_says_which_are_old(table, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("<!-- numbers: other -->\n5<!-- .mean -->\n")
@@ -106,15 +107,6 @@ def test_the_command_writes_pages_and_says_which_are_old(table, tmp_path, capsys
     page_numbers.main([])
     assert page.read_text() == "<!-- numbers: other -->\n7<!-- .mean -->\n"
     page_numbers.main(["--check"])
-
-
-def test_the_table_of_the_comparison_is_that_of_the_stored_results():
-    rows = read_json(peers.RESULTS)["rows"]
-    shown = [{key: row[key] for key in rows[0]} for row in page_numbers._table("peers")]
-    for row, line in zip(shown, rows, strict=True):
-        for key, cell in row.items():
-            same = cell == ("" if line[key] is None else str(line[key]))
-            assert same or float(cell) == pytest.approx(float(line[key]), rel=1e-12), key
 
 
 def test_tables_of_simulations_are_of_the_code_as_it_is():

@@ -25,7 +25,6 @@ RESULTS = read_json(peers.RESULTS)
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """A stand-in for the modules of all tools, which keeps their calls."""
     stand_in = MagicMock()
     node = "privacy_guard.analysis.mia"
     for name in (
@@ -45,16 +44,13 @@ def test_a_page_keeps_its_text_between_tables_and_needs_a_place_for_each():
         peers.filled(page.replace("<!-- peers: one-demo -->", ""), RESULTS)
 
 
-def test_catalogue_adapters_and_chart_agree():
+def test_catalogue_adapters_chart_and_results_agree():
     named = {(estimator.tool, estimator.call) for estimator in peers.ESTIMATORS}
     assert named == {*peer_adapters.CALLS}
     assert {tool.name for tool in peers.TOOLS} == {tool for tool, _ in named}
     labels = [estimator.label for estimator in peers.ESTIMATORS]
     assert len({*labels}) == len(labels)
     assert {*peers.CHARTED.values()} <= {*labels}
-
-
-def test_every_estimator_was_asked_in_every_setting():
     found = {(row["label"], row["cell"]): row["audits"] for row in RESULTS["rows"]}
     for cell in RESULTS["cells"]:
         for estimator in peers.ESTIMATORS:
@@ -64,10 +60,7 @@ def test_every_estimator_was_asked_in_every_setting():
             if cell["mu"] is not None:
                 wanted = estimator.audits[peers.SIZES.index(cell["size"])]
             assert found.get((estimator.label, cell["name"]), 0) == wanted
-
-
-def test_valid_rules_of_ours_are_not_above_the_truth_too_often():
-    """And the one that is marked as not valid need not be."""
+    # Valid rules of ours are not above the truth too often.
     ours = [row for row in RESULTS["rows"] if row["label"].startswith("dpcanary")]
     assert len(ours) > 20
     for row in ours:
@@ -91,19 +84,12 @@ def test_scores_are_those_of_the_stored_hash(tmp_path, game):
     assert sizes == {250} if game == peers.MANY else len(sizes) > 20
 
 
-@pytest.mark.parametrize(
-    ("above", "audits", "too_often"),
-    [(0, 30, False), (1, 1, False), (2, 3, True), (25, 300, True), (20, 300, False)],
-)
-def test_intervals_are_those_of_clopper_and_pearson_and_too_often_is_beyond_doubt(
-    above, audits, too_often
-):
-    expected = binomtest(above, audits).proportion_ci(0.95, method="exact")
-    assert peers.share_interval(above, audits) == pytest.approx(tuple(expected), abs=1e-12)
-    assert peers.is_too_often({"above": above, "audits": audits}) is too_often
-
-
-def test_a_row_counts_what_is_above_the_truth():
+def test_a_row_counts_what_is_above_the_truth_and_too_often_is_beyond_doubt():
+    cases = (0, 30, False), (1, 1, False), (2, 3, True), (25, 300, True), (20, 300, False)
+    for above, audits, too_often in cases:
+        expected = binomtest(above, audits).proportion_ci(0.95, method="exact")
+        assert peers.share_interval(above, audits) == pytest.approx(tuple(expected), abs=1e-12)
+        assert peers.is_too_often({"above": above, "audits": audits}) is too_often
     cell = peers.Cell("some", peers.MANY, truth=2.0, audits=5)
     numbers = [1.0, 2.000001, 2.1, None, 7.0]
     answer = {"epsilons": [{"epsilon_lower": n} for n in numbers], "seconds": [3, 1, 2, 5, 4]}
@@ -112,7 +98,7 @@ def test_a_row_counts_what_is_above_the_truth():
     assert expected.items() <= row.items()
 
 
-def test_numbers_that_are_not_finite_are_null():
+def test_numbers_that_are_not_finite_are_null_and_a_process_of_its_own_answers_by_json(tmp_path):
     def call(in_, out, delta, significance, seed):
         return {"eps": in_[0] + seed, "other": in_[0] * np.inf}
 
@@ -120,9 +106,6 @@ def test_numbers_that_are_not_finite_are_null():
     found = peer_adapters.answer(call, {**request, "seed": 10})
     assert found["epsilons"] == [{"eps": 12.0, "other": None}, {"eps": 8.0, "other": None}]
     assert len(found["seconds"]) == 2
-
-
-def test_a_process_of_its_own_answers_by_json(tmp_path):
     rng = np.random.default_rng(4)
     first, second = rng.normal(1.5, 1.0, 90), rng.normal(0.0, 1.0, 80)
     request = {"audits": [[first.tolist(), second.tolist()]], "delta": 1e-3, "significance": 0.1}
@@ -130,10 +113,8 @@ def test_a_process_of_its_own_answers_by_json(tmp_path):
     place.write_text(json.dumps({**request, "seed": 0}))
     words = [sys.executable, "-P", peers.ADAPTERS, "dpcanary", "split", place, answer]
     subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    expected = estimate_epsilon(
-        world0_scores=first, world1_scores=second, delta=1e-3, significance=0.1,
-        threshold_rule="split",
-    )  # fmt: skip
+    known = {"delta": 1e-3, "significance": 0.1, "threshold_rule": "split"}
+    expected = estimate_epsilon(world0_scores=first, world1_scores=second, **known)
     assert read_json(answer)["epsilons"] == [{"epsilon_lower": expected.epsilon_lower}]
 
 

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "config/published").glob("*.yaml"))
 
 
-def test_every_config_of_the_folder_has_a_name_that_is_found_in_any_folder(tmp_path, monkeypatch):
+def test_configs_of_the_folder_are_found_by_name_in_any_folder_and_other_paths_stay(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert published_names() == [f"published/{path.stem}" for path in FILES]
     assert "published/annamalai-digits" in published_names()
@@ -22,9 +24,6 @@ def test_every_config_of_the_folder_has_a_name_that_is_found_in_any_folder(tmp_p
         assert found.samefile(path)
         # Results of two published audits never share a folder.
         assert parse_experiment(read_config(found)).settings.experiment == path.stem
-
-
-def test_other_paths_and_files_of_the_user_stay_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = Path("published/annamalai-digits")
     own.parent.mkdir()

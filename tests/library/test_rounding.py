@@ -31,13 +31,10 @@ def rounded_formats(source: str) -> list[str]:
     return rounded
 
 
-def test_the_rule_sees_a_bound_that_is_rounded_to_the_nearest():
+def test_no_bound_is_rounded_to_the_nearest_which_the_rule_would_see():
     assert rounded_formats('text = f"{bound.epsilon_lower:.2f}"')
     assert rounded_formats("text = round(row.mu_lower, 2)")
     assert not rounded_formats('text = f"{rounded_down(bound.epsilon_lower)} {delta:g}"')
-
-
-def test_no_bound_is_rounded_to_the_nearest():
     rounded = {path: rounded_formats(path.read_text()) for path in PACKAGE.rglob("*.py")}
     assert len(rounded) > 200
     assert not {path: texts for path, texts in rounded.items() if texts}

@@ -16,22 +16,14 @@ from dpcanary.scoring.world_scores import WorldScores
 DELTA, NOISE, RATE, STEPS = 1e-6, 1.5, 0.125, 60  # eight passes of eight batches
 
 
-def audited(
-    *, poisson: bool | None, rate: float = RATE, phases: tuple[Phase, ...] = ()
-) -> OwnAudit:
+def audited(*, poisson: bool | None, rate: float = RATE, phases=()) -> OwnAudit:
     rng = np.random.default_rng(5)
     scores = WorldScores(rng.normal(1.0, 1.0, 60), rng.normal(0.0, 1.0, 60))
-    estimate = estimate_epsilon(
-        world0_scores=scores.world0, world1_scores=scores.world1, delta=DELTA
-    )
+    worlds = {"world0_scores": scores.world0, "world1_scores": scores.world1}
     return OwnAudit(
-        scores=scores,
-        estimate=estimate,
-        adjacency=Adjacency.SUBSTITUTE,
+        **{"scores": scores, "estimate": estimate_epsilon(**worlds, delta=DELTA), "seconds": 1.0},
+        **{"adjacency": Adjacency.SUBSTITUTE, "poisson_sampling": poisson, "phases": phases},
         mechanism=None if phases else (NOISE, rate, STEPS),
-        seconds=1.0,
-        poisson_sampling=poisson,
-        phases=phases,
     )
 
 
@@ -67,9 +59,7 @@ def test_what_is_accounted_is_guaranteed_where_it_holds(poisson, rate, tmp_path)
     assert audit.guaranteed == audit.accounted
     assert rounded_up(audit.accounted.substitute) in bars_of(audit, tmp_path)
     assert f"\naccounted: epsilon <= {rounded_up(audit.accounted.substitute)}" in str(audit)
-
-
-def test_phases_without_poisson_samples_have_no_upper_bound(tmp_path):
+    # Phases without Poisson samples have no upper bound.
     audit = audited(poisson=False, phases=(Phase(2.0, 0.1, 30), Phase(1.0, 0.1, 30)))
     assert audit.guaranteed is None
     assert bars_of(audit, tmp_path) == []

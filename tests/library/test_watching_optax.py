@@ -18,6 +18,7 @@ from dpcanary.watching.optax import _Passes, shapes_of, watched  # noqa: E402
 from dpcanary.watching.recorder import Recorder, StepTold  # noqa: E402
 
 SIGMA, NORM, RATE, STEPS = 1.5, 0.7, 0.2, 60
+QUIET = {"on_alarm": lambda alarm: None}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,6 @@ def parameters():
 
 
 def train(recorder, privatizer, told, *, steps=STEPS, key=0) -> None:
-    """Steps under jit, with gradients that are large."""
     whole = optax.chain(watched(privatizer, recorder, told), optax.adam(0.1))
     values = parameters()
     state = whole.init(values)
@@ -62,29 +62,13 @@ def train(recorder, privatizer, told, *, steps=STEPS, key=0) -> None:
     jax.effects_barrier()
 
 
-def recorded(seed: int, *, share: float = 1.0, **options) -> Recorder:
-    recorder = Recorder(
-        shapes_of(parameters()),
-        noise_multiplier=SIGMA,
-        sample_rate=RATE,
-        num_canaries=100,
-        seed=seed,
-        on_alarm=lambda alarm: None,
-        **options,
-    )
-    privatizer = noise_addition.gaussian_privatizer(
-        stddev=share * SIGMA * NORM, prng_key=jax.random.key(seed + 5)
-    )
+def recorded(seed: int, *, share: float = 1.0) -> Recorder:
+    known = {"noise_multiplier": SIGMA, "sample_rate": RATE, "num_canaries": 100, **QUIET}
+    recorder = Recorder(shapes_of(parameters()), seed=seed, **known)
+    key = jax.random.key(seed + 5)
+    privatizer = noise_addition.gaussian_privatizer(stddev=share * SIGMA * NORM, prng_key=key)
     train(recorder, privatizer, StepTold(SIGMA, NORM, RATE), key=seed)
     return recorder
-
-
-def test_names_and_shapes_are_those_of_the_tree():
-    assert shapes_of(parameters()) == {
-        "['dense']['bias']": (30,),
-        "['dense']['kernel']": (50, 30),
-        "['out']": (40,),
-    }
 
 
 @pytest.mark.long
@@ -100,42 +84,31 @@ def test_a_right_training_is_audited():
     assert high - low < 0.02
 
 
-def test_wrong_noise_is_found():
+def test_wrong_noise_is_found_and_names_and_shapes_are_those_of_the_tree():
+    shapes = {"['dense']['bias']": (30,), "['dense']['kernel']": (50, 30), "['out']": (40,)}
+    assert shapes_of(parameters()) == shapes
     recorder = recorded(0, share=0.9)
     recorder.evaluate()
     assert recorder.alarm.kind == "noise_scale"
     assert recorder.alarm.step <= 3
 
 
-# --- correlated noise -------------------------------------------------------------------------
-
 BANDS = [comb(2 * lag, lag) / 4**lag for lag in range(6)]
+MATRIX = sum(value * np.eye(STEPS, k=-lag) for lag, value in enumerate(BANDS))
 
 
 def correlated(seed: int, *, times: int = 1, wrong: bool = False) -> CorrelatedRecorder:
+    known = {"strategy": BANDS, "num_steps": STEPS, "noise_multiplier": 2.5, "num_canaries": 150}
     recorder = CorrelatedRecorder(
-        shapes_of(parameters()),
-        strategy=BANDS,
-        num_steps=STEPS,
-        noise_multiplier=2.5,
-        num_participations=times,
-        num_canaries=150,
-        seed=seed,
-        on_alarm=lambda alarm: None,
+        shapes_of(parameters()), num_participations=times, seed=seed, **known, **QUIET
     )
-    inverse = np.linalg.inv(_toeplitz())
-    key = jax.random.key(seed + 3)
-    privatizer = noise_addition.matrix_factorization_privatizer(
-        jnp.asarray(inverse), stddev=2.5 * NORM, prng_key=key
-    )
+    drawn = {"stddev": 2.5 * NORM, "prng_key": jax.random.key(seed + 3)}
+    inverse = jnp.asarray(np.linalg.inv(MATRIX))
+    privatizer = noise_addition.matrix_factorization_privatizer(inverse, **drawn)
     if wrong:
-        privatizer = noise_addition.gaussian_privatizer(stddev=2.5 * NORM, prng_key=key)
+        privatizer = noise_addition.gaussian_privatizer(**drawn)
     train(recorder, privatizer, StepTold(2.5, NORM, times / STEPS), key=seed)
     return recorder
-
-
-def _toeplitz() -> np.ndarray:
-    return sum(value * np.eye(STEPS, k=-lag) for lag, value in enumerate(BANDS))
 
 
 @pytest.mark.long
@@ -145,7 +118,7 @@ def test_correlated_noise_of_jax_privacy_is_audited(times):
     # One participation moves the whitened sums by the norm of its columns of C.
     steps = np.arange(times) * (STEPS // times)
     shifts = [
-        np.linalg.norm(_toeplitz()[:, steps + first].sum(axis=1))
+        np.linalg.norm(MATRIX[:, steps + first].sum(axis=1))
         for first in range(STEPS - int(steps[-1]))
     ]
     [phase] = found[0].phases

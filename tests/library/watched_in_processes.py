@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -20,15 +21,14 @@ SIGMA = 1.2
 
 
 def plant(error: str, optimizer: DPOptimizer) -> None:
-    """Puts an error into the optimizer of this process."""
-    steps = []
+    steps, inner = count(1_000), optimizer.add_noise
+    reduce_gradients = getattr(optimizer, "reduce_gradients", None)
 
     def on_each() -> None:
         DPOptimizer.add_noise(optimizer)
 
     def same_on_each() -> None:
-        torch.manual_seed(1_000 + len(steps))
-        steps.append(1)
+        torch.manual_seed(next(steps))
         optimizer.noise_multiplier = SIGMA / 2**0.5
         DPOptimizer.add_noise(optimizer)
         optimizer.noise_multiplier = SIGMA
@@ -37,26 +37,21 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
         for parameter in optimizer.params:
             parameter.grad = parameter.summed_grad.view_as(parameter)
 
-    inner = optimizer.add_noise
+    def of_shard(parameter: nn.Parameter) -> torch.Tensor:
+        return optimizer.grad_state[parameter]["summed_grad"].to_local()
 
     def same_on_shards() -> None:
-        torch.manual_seed(1_000 + len(steps))
-        steps.append(1)
+        torch.manual_seed(next(steps))
         for parameter in optimizer.params:
-            part = optimizer.grad_state[parameter]["summed_grad"].to_local()
-            noise = SIGMA / 2 * torch.randn_like(part)
-            parameter.grad = DTensor.from_local(
-                part + noise, parameter.device_mesh, parameter.placements
-            )
+            noisy = of_shard(parameter) + SIGMA / 2 * torch.randn_like(of_shard(parameter))
+            places = parameter.device_mesh, parameter.placements
+            parameter.grad = DTensor.from_local(noisy, *places)
 
     def on_one_shard() -> None:
         inner()
         if dist.get_rank():
             for parameter in optimizer.params:
-                part = optimizer.grad_state[parameter]["summed_grad"].to_local()
-                parameter.grad.to_local().copy_(part)
-
-    reduce_gradients = getattr(optimizer, "reduce_gradients", None)
+                parameter.grad.to_local().copy_(of_shard(parameter))
 
     def again() -> None:
         reduce_gradients()
@@ -64,20 +59,15 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
             parameter.grad += SIGMA * torch.randn_like(parameter) / 50
 
     replaced = {
-        "on each": on_each,
-        "same on each": same_on_each,
-        "missing": missing,
-        "sharded, same": same_on_shards,
-        "sharded, one": on_one_shard,
+        **{"on each": on_each, "same on each": same_on_each, "missing": missing},
+        **{"sharded, same": same_on_shards, "sharded, one": on_one_shard},
     }
-    if error in replaced:
-        optimizer.add_noise = replaced[error]
+    optimizer.add_noise = replaced.get(error, inner)
     if error == "again":
         optimizer.reduce_gradients = again
 
 
 def main(error: str, journal: str | None = None) -> None:
-    """Trains, and prints what was found."""
     warnings.filterwarnings("ignore")
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -94,10 +84,8 @@ def main(error: str, journal: str | None = None) -> None:
         max_grad_norm=1.0,
         **({"grad_sample_mode": "ghost_fsdp", "criterion": criterion} if sharded else {}),
     )
-    if sharded:
-        model, optimizer, criterion, loader = made
-    else:
-        model, optimizer, loader = made
+    model, optimizer, *rest, loader = made
+    criterion = rest[0] if rest else criterion
     # Who goes on with the same noise is found.
     again = journal is not None and Path(journal).exists()
     if again:  # as if a checkpoint of the accountant was loaded
@@ -112,17 +100,9 @@ def main(error: str, journal: str | None = None) -> None:
                 criterion(model(batch), labels).backward()
                 optimizer.step()
     found = watched.result(delta=1e-5)
-    print(
-        "found",
-        found.epsilon_lower,
-        found.accounted.substitute,
-        found.measured.noise_scale()[0],
-        found.measured.mean_batch_size,
-        found.num_steps,
-        found.alarm,
-        sep="|",
-        flush=True,
-    )
+    numbers = found.epsilon_lower, found.accounted.substitute, found.measured.noise_scale()[0]
+    numbers += found.measured.mean_batch_size, found.num_steps, found.alarm
+    print("found", *numbers, sep="|", flush=True)
     dist.destroy_process_group()
 
 

@@ -35,7 +35,6 @@ def allowed(num_audits: int) -> float:
 
 
 def gaussian(mu: float) -> Draw:
-    """Scores whose trade-off curve is G_mu."""
     return lambda rng, n0, n1: (rng.normal(mu, 1.0, n0), rng.normal(0.0, 1.0, n1))
 
 
@@ -61,7 +60,6 @@ def drifting(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores
 
 
 def response(epsilon: float) -> Draw:
-    """Randomised response."""
     lie = 1 / (1 + np.exp(epsilon))
     return lambda rng, n0, n1: (
         (rng.random(n0) >= lie).astype(float),
@@ -141,7 +139,6 @@ LAWS: dict[str, Law] = {
 def estimates_of(
     draw: Draw, sizes: Sizes, rng: np.random.Generator, *, num_audits: int, **options: Any
 ) -> list[EpsilonEstimate]:
-    """The estimates of many audits, with the options of `estimate_epsilon`."""
     options = {"delta": DELTA, "significance": SIGNIFICANCE, **options}
     audits = (draw(rng, *sizes) for _ in range(num_audits))
     return [
@@ -152,7 +149,6 @@ def estimates_of(
 
 @cache
 def bound_of_guesses(guesses: Guesses, **options: Any) -> OneRunEstimate:
-    """The bound; audits with as many right guesses share it."""
     return epsilon_of_guesses(guesses, **{"delta": DELTA, "significance": SIGNIFICANCE, **options})
 
 
@@ -166,7 +162,6 @@ def is_refuted(curve: np.ndarray, draw: Draw, num_pairs: int, seed: int) -> bool
 def share_above(
     rule: str, law: Law, per_world: int, num_audits: int, *, family: Family = GDP, seed: int = 1
 ) -> float:
-    """The share of audits whose bound exceeds the truth."""
     entry, rng = RULES[rule], np.random.default_rng([seed, per_world])
     if entry.anytime:  # the bound exceeds the truth if the true curve is refuted
         [curve] = family.curves(np.array([law.truth]))

@@ -10,33 +10,14 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+import simulated
 from sampling import exhaustive
-from simulated import (
-    DELTA,
-    LAWS,
-    SIGNIFICANCE,
-    Draw,
-    Law,
-    allowed,
-    direct_pair,
-    drifting,
-    estimates_of,
-    gaussian,
-    is_refuted,
-    mapped,
-    response,
-    share_above,
-    transcripts,
-)
+from simulated import DELTA, LAWS, SIGNIFICANCE, Law, allowed, direct_pair, estimates_of, gaussian
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
 from dpcanary.estimation import estimate_epsilon_at_looks
-from dpcanary.estimation.calibration.statistics import (
-    curve_of,
-    observed_statistics,
-    scan_terms,
-)
+from dpcanary.estimation.calibration.statistics import curve_of, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.families import GDP, direct_family
 from dpcanary.estimation.rules import RULES, ThresholdRule
@@ -63,7 +44,7 @@ FEW, MANY = ((128, 300), (60, 40)), ((1250, 2_000), (200, 500))
 def test_valid_rules_keep_their_significance(rule, sizes):
     size, num_audits = sizes[RULES[rule].anytime]
     rates = {
-        name: share_above(rule, law, size, num_audits)
+        name: simulated.share_above(rule, law, size, num_audits)
         for name, law in LAWS.items()
         if not (law.is_sorted and RULES[rule].anytime)  # which is refused
     }
@@ -75,17 +56,18 @@ def test_valid_rules_keep_their_significance(rule, sizes):
 
 def test_rules_that_are_not_valid_do_not():
     for rule in {*RULES} - {*VALID}:
-        rate = share_above(rule, LAWS["gaussian 1.0"], 25_000, 200)
+        rate = simulated.share_above(rule, LAWS["gaussian 1.0"], 25_000, 200)
         assert rate - 3 * np.sqrt(rate * (1 - rate) / 200) > SIGNIFICANCE
 
 
 # By the delta of the curve.
 DIRECT_LAWS = {
     DELTA: {
-        "response 1": Law(response(1.0), 1.0),
-        "response 2.5": Law(response(2.5), 2.5),
-        "pair 1": Law(direct_pair(1.0), 1.0),
-        "pair 2.5": Law(direct_pair(2.5), 2.5),
+        **{
+            f"response {epsilon}": Law(simulated.response(epsilon), epsilon)
+            for epsilon in (1.0, 2.5)
+        },
+        **{f"pair {epsilon}": Law(direct_pair(epsilon), epsilon) for epsilon in (1.0, 2.5)},
         "gaussian": Law(gaussian(1.0), gdp_epsilon(mu=1.0, delta=DELTA)),
     },
     0.1: {"pair 0": Law(direct_pair(0.0, 0.1), 0.0)},
@@ -104,7 +86,7 @@ def test_conversion_direct_keeps_the_significance(rule, delta, num_audits, size)
     for name, law in DIRECT_LAWS[delta].items():
         if rule == ThresholdRule.FIXED and name == "gaussian":
             continue  # half of its epsilon is no good threshold
-        rate = share_above(rule, law, size, num_audits, family=family, seed=7)
+        rate = simulated.share_above(rule, law, size, num_audits, family=family, seed=7)
         assert rate <= allowed(num_audits), name
 
 
@@ -114,50 +96,47 @@ def test_conversion_direct_keeps_the_significance(rule, delta, num_audits, size)
 )
 def test_subsampled_gaussian_on_the_worst_case(mechanism):
     """The truth is the accountant's; the scores are simulated step by step."""
-    truth = trade_off_curve(mechanism).epsilon(DELTA)
+    truth, draw = trade_off_curve(mechanism).epsilon(DELTA), simulated.transcripts(mechanism)
     options = {"conversion": Conversion.SUBSAMPLED_GAUSSIAN, "mechanism": mechanism}
+    options |= {"num_audits": 1000}
     for rule in CALIBRATED:
         rng = np.random.default_rng(8)
-        bounds = estimates_of(
-            transcripts(mechanism), (80, 80), rng, num_audits=1000, threshold_rule=rule, **options
-        )
+        bounds = estimates_of(draw, (80, 80), rng, threshold_rule=rule, **options)
         rate = np.mean([bound.epsilon_lower > truth for bound in bounds])
         assert SIGNIFICANCE - 0.02 < rate <= allowed(1000)
-
-
-# Rule `anytime`
 
 
 @pytest.mark.parametrize("num_audits", [50, exhaustive(600)])
 def test_bets_against_a_true_curve_seldom_win_and_against_too_low_a_one_often(num_audits):
     """The last case fails if a wealth that is a little too large would not be noticed."""
     mechanism = Mechanism("add_remove", sample_rate=0.1, num_steps=12, noise_multiplier=0.6)
-    for draw, curve in ((drifting, curve_of(1.0)), (transcripts(mechanism), curve_of(mechanism))):
-        refuted = sum(is_refuted(curve, draw, 200, audit) for audit in range(num_audits))
+    for draw, curve in (
+        (simulated.drifting, curve_of(1.0)),
+        (simulated.transcripts(mechanism), curve_of(mechanism)),
+    ):
+        refuted = sum(simulated.is_refuted(curve, draw, 200, audit) for audit in range(num_audits))
         assert refuted / num_audits <= allowed(num_audits)
-    refuted = sum(is_refuted(curve_of(1.6), gaussian(2.0), 200, k) for k in range(num_audits))
+    refuted = sum(
+        simulated.is_refuted(curve_of(1.6), gaussian(2.0), 200, k) for k in range(num_audits)
+    )
     assert refuted / num_audits > 2 * SIGNIFICANCE
 
 
 @pytest.mark.long
 def test_anytime_bounds_are_nearly_those_of_a_fixed_number():
     rng = np.random.default_rng(8)
+    options = {"num_audits": 40, "threshold_rule": "anytime"}
     for mu, least in ((1.0, 0.72), (3.0, 0.87)):
-        bounds = estimates_of(
-            gaussian(mu), (500, 500), rng, num_audits=40, threshold_rule="anytime"
-        )
+        bounds = estimates_of(gaussian(mu), (500, 500), rng, **options)
         assert least * mu < np.mean([bound.mu_lower for bound in bounds]) < mu
 
 
-# Looks
+FOUR = ((50, 50), (100, 100), (200, 200), (400, 400))
 
 
 @pytest.mark.parametrize(
     ("looks", "num_audits"),
-    [
-        (((12, 12), (24, 24)), 300),
-        exhaustive((((50, 50), (100, 100), (200, 200), (400, 400)), 3_000)),
-    ],
+    [(((12, 12), (24, 24)), 300), exhaustive((FOUR, 3_000))],
     ids=["two", "four"],
 )
 @pytest.mark.parametrize("rule", CALIBRATED)
@@ -172,13 +151,10 @@ def test_bounds_at_looks_hold_jointly(rule, looks, num_audits):
     assert above / num_audits >= 0.02, "needlessly weak"
 
 
-# Calibrated rules, also with few errors
-
 SIZES = [(8, 8), (125, 125), (1111, 1111), (3000, 3000), (1100, 1300), (80, 70), (40, 90)]
 
 
 def rates_above(mu: float, sizes: tuple[int, int], num_audits: int) -> dict[str, float]:
-    """By rule, the share of audits whose bound exceeds the truth, mu."""
     terms = scan_terms(family=GDP, sizes=sizes, significance=SIGNIFICANCE)
     rng = np.random.default_rng([4, *sizes])
     known = {"family": GDP, "looks": (sizes,), "significance": SIGNIFICANCE, "look": 0}
@@ -215,9 +191,6 @@ def test_scores_with_few_errors(sizes, num_audits):
         assert max(rates.values()) <= allowed(num_audits), (share, rates)
 
 
-# Slots
-
-
 @pytest.mark.parametrize("worlds", [WorldAssignment.COINS, WorldAssignment.HALVES])
 @pytest.mark.parametrize(
     ("mu", "shape"),
@@ -239,13 +212,10 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
         world=assigned.astype(np.uint8),
         test_accuracy=np.full(shape[:2], np.nan, np.float32),
     )
-    stage = EstimationStage(
-        delta=DELTA,
-        significance=SIGNIFICANCE,
-        threshold_rules=(ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT),
-        conversions=(Conversion.GDP, Conversion.DIRECT),
-        independent=Independence.SLOTS,
-    )
+    rules = (ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT)
+    known = {"delta": DELTA, "significance": SIGNIFICANCE, "independent": Independence.SLOTS}
+    both = (Conversion.GDP, Conversion.DIRECT)
+    stage = EstimationStage(threshold_rules=rules, conversions=both, **known)
     table = estimates_table(stage, audits)
     above = table["epsilon_lower"] > gdp_epsilon(mu=mu, delta=DELTA) + 1e-9
     rates = above.groupby([table["threshold_rule"], table["conversion"]]).mean()
@@ -253,11 +223,8 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
     assert (rates <= allowed(num_audits)).all(), rates
 
 
-# Tightness
-
-
 @cache
-def mean_bound(rule: str, draw: Draw, num_audits: int) -> float:
+def mean_bound(rule: str, draw: simulated.Draw, num_audits: int) -> float:
     rng = np.random.default_rng(5)
     bounds = estimates_of(draw, (1250, 1250), rng, num_audits=num_audits, threshold_rule=rule)
     return float(np.mean([bound.mu_lower for bound in bounds]))
@@ -273,5 +240,5 @@ def test_rules_are_tight(num_audits):
     ):  # fmt: skip
         assert mean(rule, gaussian(mu)) > least * mu, (rule, mu)
     # As tight as the rule that looks at the best threshold alone, within 3 %.
-    binary = mapped(gaussian(1.0), lambda scores: (scores >= 0.5) * 1.0)
+    binary = simulated.mapped(gaussian(1.0), lambda scores: (scores >= 0.5) * 1.0)
     assert mean("combined", binary) >= 0.97 * mean("calibrated", binary)

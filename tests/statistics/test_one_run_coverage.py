@@ -23,17 +23,12 @@ def share_above(draw, truth, *, num_audits, num_guesses=25, **options):
 
     `draw` makes scores of the slots from (rng, worlds), where worlds are 1 for in.
     """
-    rng = np.random.default_rng(17)
-    above = 0
+    rng, above = np.random.default_rng(17), 0
+    each = {"positive_guesses": num_guesses, "negative_guesses": num_guesses}
     for _ in range(num_audits):
         worlds = rng.integers(0, 2, SLOTS)
         scores = draw(rng, worlds)
-        guesses = guess_slots(
-            scores[worlds == 1],
-            scores[worlds == 0],
-            positive_guesses=num_guesses,
-            negative_guesses=num_guesses,
-        )
+        guesses = guess_slots(scores[worlds == 1], scores[worlds == 0], **each)
         above += bound_of_guesses(guesses, **options).epsilon_lower > truth + 1e-9
     return above / num_audits
 
