@@ -144,7 +144,11 @@ def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, N
         np.load(file, allow_pickle=False) as content,
     ):
         wanted = [name for name in content.files if names is None or name in names]
-        return {name: content[name] for name in wanted}
+        arrays = {name: content[name] for name in wanted}
+        # Of a member that does not begin as an array, NumPy gives the bytes.
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("a member is no array")
+        return arrays
 
 
 def _reading_npz(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -435,6 +435,8 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
             replay_error = max(replay_error, error.after / records.step)
         else:
             states = _between_steps(trace)
+            if _ends_with_average(trace, states, settings.num_steps):
+                states, is_averaged = states[:-1], True
             wide = [state.astype(np.float64) for state in states]
             before = states[:-1]
             moved_of.append([b - a for a, b in pairwise(wide)])
@@ -480,6 +482,19 @@ def _between_steps(trace: Trace) -> list[Flat]:
     for state in [*(step.state for step in trace.steps), trace.states[-1]]:
         append_changed(states, state)
     return states
+
+
+def _ends_with_average(trace: Trace, states: Sequence[Flat], num_steps: int) -> bool:
+    """Whether a loop that says when its steps are done averages the parameters after them.
+
+    An average lies in the span of the parameters of all steps; one step more does not.
+    """
+    if not trace.by_yields or len(states) != num_steps + 2 or num_steps < 4:
+        return False
+    basis = _basis(states[:-1], [])
+    gap = states[-1].astype(np.float64) - states[0]
+    step = float(np.median([np.linalg.norm(b - a) for a, b in pairwise(states)]))
+    return bool(np.linalg.norm(gap - basis @ (basis.T @ gap)) < _IN_SPAN * step)
 
 
 class _ReplayError(NamedTuple):

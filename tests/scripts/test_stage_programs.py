@@ -248,3 +248,16 @@ def test_the_list_of_audits_counts_the_runs_of_all_repeats():
     audits = {"a": EXPERIMENT.audits[TRAINED[0]].model_copy(update=counts)}
     table = table_of_audits(EXPERIMENT.model_copy(update={"audits": audits}))
     assert table.split()[-2:] == ["120", "3"]
+
+
+def test_shards_of_another_audit_or_canary_leave_no_scores(folder, tmp_path):
+    first, other = TRAINED[1], TRAINED[3]
+    for audit, shards, canaries, message in [
+        (first, other, first, "made with other settings: it is of another audit"),
+        (DRAWN[0], other, None, "made with other settings: it is of another audit"),
+        (first, first, other, "made with other canaries"),
+    ]:
+        path = canaries and folder / canaries / "c.npz"
+        with pytest.raises(InputError, match=message):
+            score(audit, folder / shards, tmp_path / "s.npz", canaries=path)
+    assert not [*tmp_path.iterdir()]
