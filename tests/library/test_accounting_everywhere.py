@@ -137,6 +137,11 @@ def test_an_epsilon_is_zero_where_delta_covers_the_total_variation(share, is_zer
     assert account_by_adjacency(many, delta=9e-4).substitute == 0
 
 
+@pytest.mark.parametrize("index", [85, 127], ids=["delta near round-off", "steep divergences"])
+def test_settings_of_the_large_grid_that_need_more_than_one_accountant(index):
+    check_setting(*grid(GRID_SIZE)[index])
+
+
 def test_rare_records_in_many_steps_are_accounted_within_a_third_of_a_fine_grid():
     """One phase of a million records in batches of one; the fine grid is dp-accounting's own."""
     mechanism = Mechanism("add_remove", sample_rate=1e-5, num_steps=100_000, noise_multiplier=1.0)
