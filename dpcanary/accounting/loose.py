@@ -37,11 +37,12 @@ def epsilon_bounds(question: Question, steps: list[int], lower: bool) -> list[Ep
     of_step = renyi_divergences(mechanism, _ORDERS)
     answers = []
     for num_steps in steps:
-        upper = smallest_epsilon(
-            lambda orders, count=num_steps: count * renyi_divergences(mechanism, orders),
-            delta=question.delta,
-            coarse=num_steps * of_step,
-        )
+
+        def of_all_steps(orders: Array, num_steps: int = num_steps) -> Array:
+            return num_steps * renyi_divergences(mechanism, orders)
+
+        coarse = num_steps * of_step
+        upper = smallest_epsilon(of_all_steps, delta=question.delta, coarse=coarse)
         upper = min(upper, _on_a_coarse_grid(question.after(num_steps)))
         answers.append(EpsilonBounds(0.0, upper, upper))
     return answers
