@@ -92,7 +92,7 @@ def curves_by_adjacency(
         }
 
     if methods is None:
-        methods = all_methods(mechanism.after(max(steps)))
+        methods = all_methods(mechanism.after(max(steps)), delta=delta)
     return with_fallback(both, methods=methods, instead=instead)
 
 

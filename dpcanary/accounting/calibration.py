@@ -121,7 +121,7 @@ def calibrate_with_fallback(
     """The noise by `calibrate_noise` with the first method that gives one; and that method."""
     return with_fallback(
         lambda method: calibrate_noise(mechanism, epsilon=epsilon, delta=delta, method=method),
-        methods=all_methods(mechanism),
+        methods=all_methods(mechanism, delta=delta),
         instead=instead,
     )
 

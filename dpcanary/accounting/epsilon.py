@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from math import erf, sqrt
 from typing import TypeVar
 
 from dpcanary.accounting.mechanism import (
@@ -19,6 +20,8 @@ Result = TypeVar("Result")
 
 # Beyond this, prv-accountant takes most of a minute, and is no tighter than the loose bounds.
 _MOST_PRV_STEPS = 20_000
+# Below this delta, round-off of privacy loss distributions shows in the fourth digit of epsilon.
+_CLOSED_FORM_BELOW = 1e-11
 
 
 def account_epsilon(
@@ -100,18 +103,19 @@ def privacy_profile(mechanism: Mechanism, *, epsilons: Sequence[float]) -> list[
     return [min(1.0, loss.delta(epsilon)) for epsilon in checked]
 
 
-def exact_methods(mechanism: Mechanism) -> list[AccountingMethod]:
+def exact_methods(mechanism: Mechanism, *, delta: float = 1.0) -> list[AccountingMethod]:
     """The accountants that come within a few per cent, the preferred one first."""
     if mechanism.sample_rate == 1:
-        return [AccountingMethod.PLD, AccountingMethod.CLOSED_FORM]
+        methods = [AccountingMethod.PLD, AccountingMethod.CLOSED_FORM]
+        return methods[::-1] if delta < _CLOSED_FORM_BELOW else methods
     if mechanism.num_steps > _MOST_PRV_STEPS:
         return [AccountingMethod.PLD]
     return [AccountingMethod.PLD, AccountingMethod.PRV]
 
 
-def all_methods(mechanism: Mechanism) -> list[AccountingMethod]:
+def all_methods(mechanism: Mechanism, *, delta: float = 1.0) -> list[AccountingMethod]:
     """The exact accountants, and after them the one that always answers."""
-    return [*exact_methods(mechanism), AccountingMethod.LOOSE]
+    return [*exact_methods(mechanism, delta=delta), AccountingMethod.LOOSE]
 
 
 def with_fallback(
@@ -162,7 +166,24 @@ def _answers(question: Question, steps: list[int], *, lower: bool) -> list[Epsil
         if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
             values = f"{bounds.lower:g}, {bounds.estimate:g} and {bounds.upper:g}"
             raise question.refusal(f"its bounds came out as {values}", instead=instead)
-    return answers
+    if question.method is AccountingMethod.GROUP_PRIVACY:
+        return answers
+    return [
+        EpsilonBounds(0.0, 0.0, 0.0) if _is_within_delta(question.after(count)) else bounds
+        for count, bounds in zip(steps, answers, strict=True)
+    ]
+
+
+def _is_within_delta(question: Question) -> bool:
+    """Whether delta alone covers all steps, so that epsilon is exactly 0.
+
+    Total variation distances of steps add up, and sampling multiplies that of a step's Gaussians by
+    the sample rate. Privacy loss distributions round losses up, and give a few 1e-6 here.
+    """
+    mechanism = question.mechanism
+    of_gaussians = erf(mechanism.adjacency.sensitivity / (sqrt(8) * mechanism.noise_multiplier))
+    total = mechanism.num_steps * mechanism.sample_rate * of_gaussians
+    return total * (1 + 1e-12) <= question.delta
 
 
 def accountant_for(method: AccountingMethod) -> tuple[Accountant, str]:

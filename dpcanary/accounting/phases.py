@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, floor, log, nan
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import (
     FAILURES,
@@ -85,11 +88,15 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
 
 def _loose(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float:
     """By Rényi divergences, which add up."""
-    from dpcanary.accounting.loose import ORDERS, epsilon_of, renyi_divergences
+    from dpcanary.accounting.loose import renyi_divergences, smallest_epsilon
 
-    mechanisms = (Mechanism(adjacency, **vars(phase)) for phase in phases)
-    parts = [one.num_steps * renyi_divergences(one, ORDERS) for one in mechanisms]
-    return epsilon_of(sum(parts[1:], start=parts[0]), delta=delta)
+    mechanisms = [Mechanism(adjacency, **vars(phase)) for phase in phases]
+
+    def divergences(orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        parts = [one.num_steps * renyi_divergences(one, orders) for one in mechanisms]
+        return sum(parts[1:], start=parts[0])
+
+    return smallest_epsilon(divergences, delta=delta)
 
 
 def grid_interval(loss_of_step: float) -> float:

@@ -130,6 +130,9 @@ _KINDS = (
             "point is a training, each line the mean of trainings, each band one standard "
             "deviation. The table has means, medians and differences between canaries in "
             "trainings with the same seed, with 95 % intervals.",
+            "Without noise, no trade-off curve is accounted, and GDP conversion is a scale of "
+            "guesses: the epsilon of the Gaussian mechanism below which so many right guesses "
+            "have a probability of at most the significance.",
         ),
     ),
     FigureKind(

@@ -129,6 +129,23 @@ def test_the_loose_bound_is_above_the_exact_one_and_near(adjacency, q, sigma, st
     assert loose.lower == 0.0
 
 
+@pytest.mark.parametrize(("share", "is_zero"), [(1.001, True), (0.999, False)])
+def test_an_epsilon_is_zero_where_delta_covers_the_total_variation(share, is_zero):
+    mechanism = Mechanism("substitute", sample_rate=1e-4, num_steps=1, noise_multiplier=2.0)
+    total_variation = 1e-4 * (2 * norm.cdf(1 / 2.0) - 1)
+    epsilons = account_by_adjacency(mechanism, delta=share * total_variation)
+    assert (epsilons.substitute == 0) == is_zero
+    assert epsilons.add_remove == 0
+    # Of many steps this is only a bound, but it is below the grid's rounding.
+    many = Mechanism("substitute", sample_rate=1.9e-7, num_steps=64_563, noise_multiplier=75.9)
+    assert account_by_adjacency(many, delta=9e-4).substitute == 0
+
+
+@pytest.mark.parametrize("index", [85, 127], ids=["delta near round-off", "steep divergences"])
+def test_settings_of_the_large_grid_that_need_more_than_one_accountant(index):
+    check_setting(*grid(GRID_SIZE)[index])
+
+
 def test_rare_records_in_many_steps_are_accounted_within_a_third_of_a_fine_grid():
     """One phase of a million records in batches of one; the fine grid is dp-accounting's own."""
     mechanism = Mechanism("add_remove", sample_rate=1e-5, num_steps=100_000, noise_multiplier=1.0)
