@@ -121,6 +121,7 @@ TOOLS = (
     Tool("privacy-estimates", "privacy-estimates==0.1.0.post1"),
     Tool("PrivacyGuard", "privacyguard-platform==0.0.2"),
     Tool("dpsgd-auditbench", clone="src"),
+    Tool("opake-auditing", "opake-auditing==0.16.1"),
 )
 _GAUSSIAN, _ANY = "Gaussian", "any"
 _BOUND = "lower bound, 95 %"
@@ -220,6 +221,15 @@ ESTIMATORS = (
         " pool_variance=True)",
         "lower bound, 95 %, slots independent and Gaussian", _GAUSSIAN, (4, 4),
     ),
+    Estimator(
+        "opake-auditing", "gdp", "epsilon", ONE, "opake-auditing, `gdp`",
+        "one_run(scores, coin_flip=coins).gdp().epsilon_at(delta=1e-5)",
+        _BOUND, _GAUSSIAN, (30, 10),
+    ),
+    Estimator(
+        "opake-auditing", "eps_delta", "epsilon", ONE, "opake-auditing, `eps_delta`",
+        "one_run(scores, coin_flip=coins).eps_delta().epsilon_at(delta=1e-5)", _BOUND, _ANY,
+    ),
 )  # fmt: skip
 # Those of the chart: name there, and the label above.
 CHARTED = {
@@ -252,6 +262,8 @@ def main(argv: list[str] | None = None) -> int:
         clones = dict(given.split("=", 1) for given in options.clone)
         with TemporaryDirectory() as place:
             results = compare(options, options.work or Path(place), clones)
+        if options.tools != names:
+            results = merged(read_json(RESULTS), results)
         write_text(RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
         write_table(RESULTS.with_suffix(".tsv"), pd.DataFrame(results["rows"]))
     results = read_json(RESULTS)
@@ -301,6 +313,22 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
     }
 
 
+def merged(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The stored results with those of the tools that were asked now, on the same scores.
+
+    Raises:
+        ValueError: if scores of a cell are others than those that the stored results are of.
+    """
+    hashes = {cell["name"]: cell["sha256"] for cell in stored["cells"]}
+    for cell in found["cells"]:
+        if hashes.get(cell["name"]) != cell["sha256"]:
+            raise ValueError(f"the scores of {cell['name']} are not those of the stored results")
+    labels = {e.label for e in ESTIMATORS if e.tool in found["tools"]}
+    kept = [row for row in stored["rows"] if row["label"] not in labels]
+    tools = {**stored["tools"], **found["tools"]}
+    return {**stored, "tools": tools, "rows": [*kept, *found["rows"]]}
+
+
 def simulated_cells() -> list[Cell]:
     """Gaussian scores: of many trainings, and of the slots of one, whose worlds are coins."""
     return [
@@ -322,6 +350,9 @@ def demo_cells(demo: Path) -> list[Cell]:
         "steps-natural-q1": MANY,
         "one_training": ONE,
     }
+    if not (demo / "summary.tsv").exists():
+        print(f"{demo} has no results: only simulated scores are compared", file=sys.stderr)
+        return []
     summary = pd.read_csv(demo / "summary.tsv", sep="\t").groupby("audit")
     accounted = summary["epsilon_upper_substitute"].max()
     return [Cell(f"demo-{name}", game, float(accounted[name]), 1) for name, game in audits.items()]
