@@ -415,7 +415,17 @@ def of_gradients(*, what: str) -> float:
 COMPUTED: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        *(account, gaussian, share_of_housing, separated, ceiling, expected, guesses, parameters),
+        *(
+            account,
+            account_passes,
+            gaussian,
+            share_of_housing,
+            separated,
+            ceiling,
+            expected,
+            guesses,
+            parameters,
+        ),
         *(exact_of_sum, of_comparison, in_common, missed, of_landscape, curves_apart),
         *(one_over_many, of_published, more_by_exact_curve, shuffled_ratio, more_by_published),
         *(below_truth, beyond_truth, first_step_above, largest_difference, of_gradients),

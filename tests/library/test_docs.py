@@ -126,7 +126,7 @@ def test_the_examples_of_configs_are_valid():
 
 
 def test_the_three_numbers_of_the_readme_are_those_of_the_figure():
-    """The accounted ones are those of the accountant; the shown one is between them."""
+    """The accounted ones are those of the accountant; the proven one is between them."""
     for number in ("**4.4**", "**10**", "**8.9**"):
         assert number in README
     mechanism = Mechanism("substitute", sample_rate=1.0, noise_multiplier=22.36, num_steps=500)
