@@ -224,7 +224,7 @@ ESTIMATORS = (
     Estimator(
         "opake-auditing", "gdp", "epsilon", ONE, "opake-auditing, `gdp`",
         "one_run(scores, coin_flip=coins).gdp().epsilon_at(delta=1e-5)",
-        _BOUND, _GAUSSIAN, (30, 10),
+        _BOUND, _GAUSSIAN, (30, 4),
     ),
     Estimator(
         "opake-auditing", "eps_delta", "epsilon", ONE, "opake-auditing, `eps_delta`",

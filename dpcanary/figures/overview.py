@@ -32,7 +32,7 @@ _PROTECTS = {
 
 @style.applied()
 def draw_overview(table: pd.DataFrame) -> Figure:
-    """Draws a bar for each of the first 16 rows, up to the lower bound on epsilon, and its accounted ones.
+    """Draws a bar for each of the first 16 rows, up to its lower bound, and its accounted epsilons.
 
     The table is that of `results_table.results_table`.
     """
