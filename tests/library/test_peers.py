@@ -51,7 +51,28 @@ def test_catalogue_adapters_and_chart_agree():
     assert {tool.name for tool in peers.TOOLS} == {tool for tool, _ in named}
     labels = [estimator.label for estimator in peers.ESTIMATORS]
     assert len({*labels}) == len(labels)
-    assert {*peers.CHARTED.values()} <= {*labels}
+    charted = [label for rows in peers.CHARTED.values() for label in rows.values()]
+    assert {*charted} <= {*labels}
+    assert {*charted} > peers.NOT_CALLED_BOUNDS
+
+
+def test_a_mark_of_the_chart_is_red_only_beyond_doubt_and_only_for_what_is_called_a_bound():
+    """6 % of 300 audits is no evidence against 5 %; an upper end of an interval is no bound."""
+    figure = peers.chart(RESULTS)
+    rows = {(row["label"], row["cell"]): row for row in RESULTS["rows"]}
+    for panel, mu in zip(figure.axes[1:], (1, 0), strict=True):
+        points = {line.get_ydata()[0]: line for line in panel.lines if line.get_marker() == "o"}
+        place = 0
+        for game, charted in peers.CHARTED.items():
+            place += 1  # the name of the game
+            for label in charted.values():
+                row = rows[label, f"{game.replace(' ', '_')}-mu{mu}-n1250"]
+                is_red = points[place].get_color() == peers.RED
+                is_bound = label not in peers.NOT_CALLED_BOUNDS
+                assert is_red is (is_bound and peers.is_too_often(row))
+                share = 100 * row["above"] / row["audits"]
+                assert points[place].get_xdata()[0] == pytest.approx(share)
+                place += 1
 
 
 def test_every_estimator_was_asked_in_every_setting():
@@ -60,7 +81,8 @@ def test_every_estimator_was_asked_in_every_setting():
         for estimator in peers.ESTIMATORS:
             if estimator.game != cell["game"] or "not_run" in RESULTS["tools"][estimator.tool]:
                 continue
-            wanted = min(estimator.audits[1], 1)
+            [tool] = [tool for tool in peers.TOOLS if tool.name == estimator.tool]
+            wanted = min(estimator.audits[1], 1) if tool.has_demo else 0
             if cell["mu"] is not None:
                 wanted = estimator.audits[peers.SIZES.index(cell["size"])]
             assert found.get((estimator.label, cell["name"]), 0) == wanted
