@@ -3,24 +3,11 @@
 from dataclasses import replace
 from statistics import mean, stdev
 
+import figure_examples as examples
 import numpy as np
 import pandas as pd
 import pytest
-from figure_examples import (
-    FIXED,
-    PROVEN,
-    SETS,
-    accuracies_of,
-    draw,
-    landscapes,
-    membership,
-    models,
-    norms_of,
-    one_landscape,
-    profiles_of,
-    sets,
-    shuffled,
-)
+from figure_examples import FIXED, PROVEN, accuracies_of, draw, landscapes, membership, norms_of
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import StepPatch
@@ -41,8 +28,6 @@ from dpcanary.figures.attacks import (
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.gdp import gdp_delta
 from dpcanary.scoring.world_scores import WorldScores
-
-# Trade-off curves and error rates
 
 
 @pytest.mark.parametrize("mu", [0.5, 4.0])
@@ -120,7 +105,7 @@ def _attack(**changes: object) -> Attack:
     return attack("random_dimension", noise_multiplier=4.0, **known | changes)
 
 
-def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone():
+def test_the_trade_off_of_membership_has_one_curve_and_what_is_proven_with_the_assumption_or_not():
     figure, table = draw("trade_off", [_attack(proven=None)])
     bands = {"confidence_low", "confidence_high"}
     assert {*table["series"]} == {"accounted_add_remove", "measured"} | bands
@@ -129,9 +114,6 @@ def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone():
     assert not axes.collections  # no shade
     assert axes.get_lines()[0].get_linestyle() == "-"
     assert "fewest errors that the accountant allows, audited adjacency:" in legend(figure)
-
-
-def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption():
     figure, table = draw("trade_off", [_attack()])
     gaussian = table[table["series"] == "gaussian"]
     expected = norm.cdf(norm.isf(gaussian["false_positive_rate"]) - 1.256)
@@ -154,11 +136,7 @@ def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption():
     assert "Gaussian, audited μ = 1.25 / 0.50" in legend(figure)
 
 
-# Histograms
-
-
 def _steps(axes: Axes, colour: tuple[float, ...]) -> tuple[list[StepPatch], list[StepPatch]]:
-    """The filled histograms and the lines of a colour in a panel."""
     steps = [one for one in axes.patches if isinstance(one, StepPatch)]
     filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
     lines = [one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour]
@@ -181,8 +159,8 @@ def test_histograms_have_the_colours_of_the_legend():
             counts, edges, _ = one.get_data()
             assert counts.tolist() == np.histogram(own, edges)[0].tolist()
             assert counts.sum() == len(own)
-    attacks = [attack(), attack("natural", sample_rate=0.25, num_runs=40)]
-    attacks[0] = replace(attacks[0], world0_scores=np.arange(30.0) + 8)
+    natural = attack("natural", sample_rate=0.25, num_runs=40)
+    attacks = [attack(world0_scores=np.arange(30.0) + 8), natural]
     figure, table = draw("score_histograms", attacks)
     for shown in attacks:
         [axes] = [axes for axes in figure.axes if axes.get_title().startswith(shown.canary)]
@@ -199,16 +177,10 @@ def test_histograms_have_the_colours_of_the_legend():
     same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     table = draw("score_histograms", [same])[1]
     assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
-
-
-@pytest.mark.parametrize("kind", ["score_histograms", "trade_off"])
-def test_attacks_by_other_scores_are_shown_beside_each_other(kind):
-    scores = ("final_sum", "transcript")
-    _, table = draw(kind, [attack("worst_case", audit=one, score=one) for one in scores], note="")
-    assert set(table["audit"].dropna()) == {*scores}
-
-
-# Norms of gradients, and privacy profiles
+    scores = ("final_sum", "transcript")  # of one canary, beside each other
+    for kind in ("score_histograms", "trade_off"):
+        table = draw(kind, [attack("worst_case", audit=one, score=one) for one in scores])[1]
+        assert set(table["audit"].dropna()) == {*scores}
 
 
 def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
@@ -238,9 +210,7 @@ def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
     highest = (table["mean"] + 2 * table["standard_deviation"]).max()
     assert all(axes.get_ylim()[0] == 0 < highest < axes.get_ylim()[1] for axes in figure.axes)
     assert [*legend(figure)][1] == "loss"
-
-
-def test_norms_of_audits_that_differ_in_their_seed_are_of_one_line():
+    # Audits that differ in their seed have one line.
     summary = membership(1.0)
     both = pd.concat([summary, summary.assign(audit="other", seed=1)])
     norms = norms_of(both)
@@ -252,7 +222,7 @@ def test_norms_of_audits_that_differ_in_their_seed_are_of_one_line():
 
 def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
     summary = membership()
-    figure, table = draw("privacy_profile", profiles_of(summary), summary)
+    figure, table = draw("privacy_profile", examples.profiles_of(summary), summary)
     for _, rows in table.groupby("audit"):
         audited = rows[rows["series"] == "audited"]
         assert set(audited["mu"]) == {1.5}  # the mean of 1, 1.5 and 2
@@ -266,7 +236,7 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
     assert "by the simultaneous rule, 95 % confidence" in below(figure)
     assert "mean of 3 repeats. Assumption: the curve is Gaussian" in below(figure)
     # Accounted profiles that differ have the colours of their set-ups.
-    (axes,) = draw("privacy_profile", profiles_of(summary, 3.0, 2.0), summary)[0].axes
+    (axes,) = draw("privacy_profile", examples.profiles_of(summary, 3.0, 2.0), summary)[0].axes
     solid, dashed = (
         [line.get_color() for line in axes.get_lines() if line.get_linestyle() == style]
         for style in ("-", "--")
@@ -275,16 +245,13 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
     assert "black" not in solid
 
 
-# Test accuracy
-
-CANARIES = summary_of(canaries=["gradient", "crafted_input", "natural"])
-GRADIENT, CRAFTED, NATURAL = (
-    f"{name}-1.0-22.37" for name in ("gradient", "crafted_input", "natural")
-)
+NAMES = ("gradient", "crafted_input", "natural")
+CANARIES = summary_of(canaries=NAMES)
+GRADIENT, CRAFTED, NATURAL = (f"{name}-1.0-22.37" for name in NAMES)
 
 
 def _row_of(table: pd.DataFrame, trained_on: str) -> "pd.Series[float]":
-    return table[table["trained_on"] == trained_on].iloc[0]
+    return table.set_index("trained_on").loc[trained_on]
 
 
 def test_accuracies_and_their_errors_are_those_of_a_loop():
@@ -319,7 +286,7 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
     for _, rows in table.groupby("sample_rate"):
         target = _row_of(rows, "target_record")
         assert np.isnan(target["difference"])
-        for canary in ("gradient", "crafted_input", "natural"):
+        for canary in NAMES:
             shown = _row_of(rows, canary)
             assert shown["difference"] == pytest.approx(shown["accuracy"] - target["accuracy"])
             squares = shown["error_bar"] ** 2 + target["error_bar"] ** 2
@@ -335,9 +302,7 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
     low, high = differences.get_ylim()
     assert low == -high <= -1.0
     assert below(figure).endswith("Data: digits, N = 500 private records")
-
-
-def test_the_target_record_comes_first_and_one_repeat_has_no_error_bar():
+    # The target record comes first, and one repeat has no error bar.
     tested = accuracies_of(GRADIENT, "gradient-0.25-5.574", "natural-0.25-5.574")
     figure, _ = draw("test_accuracy", tested, CANARIES)
     assert [*legend(figure)][1:4] == ["target record", "gradient", "natural"]
@@ -350,11 +315,8 @@ def test_the_target_record_comes_first_and_one_repeat_has_no_error_bar():
         assert len(figure.axes) == num_panels
 
 
-# Sets of canaries, numbers of models, shuffled batches
-
-
 def test_means_and_paired_differences_of_sets_are_those_of_scipy():
-    summary, gaps = sets()
+    summary, gaps = examples.sets()
     figure, table = draw("canary_sets", summary, gaps)
     assert {*table["measure"]} == {"loss_gap", "mahloujifar", "steinke"}
     assert len(table) == 3 * 2 * (3 + 6)
@@ -385,23 +347,23 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     _, table = draw("canary_sets", *(part[part["repeat"] == 0] for part in (summary, gaps)))
     assert table[["lower", "upper"]].isna().all(axis=None)
     assert table["mean"].notna().all()
-
-
-def test_the_accounted_lines_of_sets_are_those_of_their_adjacency_and_finite():
-    figure, _ = draw("canary_sets", *sets(noise_multiplier=0.0, epsilon_upper_add_remove=np.inf))
+    # The accounted lines are those of the adjacency, and finite.
+    figure, _ = draw(
+        "canary_sets", *examples.sets(noise_multiplier=0.0, epsilon_upper_add_remove=np.inf)
+    )
     assert "the true ε is infinite" in below(figure)
     assert "GDP conversion" not in below(figure)  # no curve is assumed without noise
     limits = [axes.get_ylim()[1] for part in figure.subfigs for axes in part.axes]
     assert np.isfinite(limits).all()
-    summary, gaps = sets(adjacency="substitute")
-    figure, _ = draw("canary_sets", summary[summary["canary"] != SETS[0]], gaps)
+    summary, gaps = examples.sets(adjacency="substitute")
+    figure, _ = draw("canary_sets", summary[summary["canary"] != examples.SETS[0]], gaps)
     axes = [one for part in figure.subfigs for one in part.axes][1]
     drawn = {float(line.get_ydata()[0]) for line in axes.lines if len(line.get_ydata()) == 2}
     assert {10.0, 4.4} <= drawn
 
 
 def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule():
-    figure, table = draw("models_trained", models())
+    figure, table = draw("models_trained", examples.models())
     lines = table.groupby(["num_slots", "threshold_rule", "conversion"])["num_runs"].apply(list)
     assert lines.to_dict() == {
         (1, "combined", "gdp"): [10, 100],
@@ -419,15 +381,15 @@ def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule()
         "500 canaries in each model: combined (independent slots)",
         "1 canary in each model: combined",
     } < {*legend(figure)}
-    both = pd.concat([models(), models(sample_rate=0.25, noise_multiplier=3.0)])
+    both = pd.concat([examples.models(), examples.models(sample_rate=0.25, noise_multiplier=3.0)])
     figure, table = draw("models_trained", both)
     assert titles(figure) == ["q = 1, σ = 10", "q = 0.25, σ = 3"]  # noqa: RUF001
     assert len(table) == 16
-
-
-def test_rules_with_one_canary_have_looks_of_their_own_in_the_order_of_the_catalogue():
+    # Rules with one canary have looks of their own in the order of the catalogue.
     rules = ["split", "calibrated", "anytime", "combined"]
-    rows = pd.concat([models(threshold_rule=rule).query("num_slots == 1") for rule in rules])
+    rows = pd.concat(
+        [examples.models(threshold_rule=rule).query("num_slots == 1") for rule in rules]
+    )
     figure, _ = draw("models_trained", rows)
     [axes] = figure.axes
     looks = [(line.get_color(), line.get_marker()) for line in axes.lines if len(line.get_xdata())]
@@ -438,7 +400,7 @@ def test_rules_with_one_canary_have_looks_of_their_own_in_the_order_of_the_catal
 
 
 def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
-    figure, table = draw("shuffling", shuffled())
+    figure, table = draw("shuffling", examples.shuffled())
     assert [title for title in titles(figure) if title] == ["zero-out", "substitute"]
     at = table.set_index(["adjacency", "series", "noise_multiplier"])
     expected = {
@@ -450,12 +412,8 @@ def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
     }
     for place, epsilon in expected.items():
         assert at["epsilon"][place] == pytest.approx(epsilon)
-    error = at["error_bar"]["zero_out", "shuffled_opposite", 0.5]
-    assert error == pytest.approx(2.0)  # 2 s / sqrt(2)
+    assert at["error_bar"]["zero_out", "shuffled_opposite", 0.5] == pytest.approx(2.0)
     assert "40 batches in a pass, 3 passes" in below(figure)
-
-
-# Audits whose exact law is known
 
 
 def test_audited_and_exact_epsilon_by_step_and_by_threshold():
@@ -463,11 +421,8 @@ def test_audited_and_exact_epsilon_by_step_and_by_threshold():
     at = table.query("noise_multiplier == 8 and batch_size == 16 and step == 2")
     shown = at.set_index(["series", at["conversion"].fillna("")])["epsilon"].to_dict()
     assert shown == {
-        ("audited", "gdp"): 5.5,
-        ("audited", "direct"): 1.0,
-        ("exact", ""): 4.0,
-        ("exact_gdp", ""): 6.0,
-        ("accounted", ""): 4.4,
+        **{("audited", "gdp"): 5.5, ("audited", "direct"): 1.0, ("accounted", ""): 4.4},
+        **{("exact", ""): 4.0, ("exact_gdp", ""): 6.0},
     }
     audited = table[table["series"] == "audited"]
     assert set(audited["threshold_rule"]) == {"combined"}  # the valid one
@@ -480,7 +435,7 @@ def test_audited_and_exact_epsilon_by_step_and_by_threshold():
     assert set(table.loc[table["series"] == "exact", "epsilon"]) == {8.0 / 3}
 
 
-def test_amplification_is_the_last_step_over_the_first():
+def test_amplification_is_the_last_step_over_the_first_and_the_landscape_is_of_one_audit():
     figure, table = draw("amplification", landscapes())
     assert len(table) == 4
     np.testing.assert_allclose(table["epsilon_hidden_state"], 1 / 3)
@@ -488,10 +443,7 @@ def test_amplification_is_the_last_step_over_the_first():
     np.testing.assert_allclose(table["epsilon_lower"], (10 / 3 + 0.5) / 10.5)
     texts = [text.get_text() for axes in figure.subfigs[0].axes for text in axes.texts]
     assert texts == [*["0.37"] * 4, *["0.33"] * 8]
-
-
-def test_the_landscape_is_that_of_one_audit():
-    figure, table = draw("loss_landscape", one_landscape())
+    figure, table = draw("loss_landscape", examples.one_landscape())
     loss = table[table["step"] == 0]
     np.testing.assert_allclose(loss["loss"], -np.abs(loss["position"] - 0.5))  # pushed apart
     assert sorted(table["step"].unique()) == [0, 1, 2, 3]
