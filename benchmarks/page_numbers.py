@@ -34,7 +34,12 @@ from scipy.stats import binom, norm
 
 from benchmarks import peers, published
 from dpcanary import estimate_epsilon, expected_bound
-from dpcanary.accounting import account_by_adjacency, gdp_epsilon
+from dpcanary.accounting import (
+    ShuffledMechanism,
+    account_by_adjacency,
+    account_shuffled,
+    gdp_epsilon,
+)
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.estimation import epsilon_of_guesses
@@ -191,6 +196,14 @@ def account(*, adjacency: str, **settings: float) -> float:
     )
     epsilons = account_by_adjacency(mechanism, delta=1e-5)
     return float(getattr(epsilons, adjacency))
+
+
+def account_passes(*, adjacency: str, passes: float) -> float:
+    """What passes of 100 shuffled batches guarantee, noise multiplier 1, at delta 1e-5."""
+    mechanism = ShuffledMechanism(
+        adjacency, batches_per_pass=100, num_steps=int(100 * passes), noise_multiplier=1.0
+    )
+    return account_shuffled(mechanism, delta=1e-5).guaranteed[Adjacency(adjacency)]
 
 
 def gaussian(*, num_steps: float = 1, noise_multiplier: float = 1, period: float = 1) -> float:
@@ -422,7 +435,17 @@ def of_gradients(*, what: str) -> float:
 COMPUTED: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        *(account, gaussian, share_of_housing, separated, ceiling, expected, guesses, parameters),
+        *(
+            account,
+            account_passes,
+            gaussian,
+            share_of_housing,
+            separated,
+            ceiling,
+            expected,
+            guesses,
+            parameters,
+        ),
         *(exact_of_sum, of_comparison, in_common, missed, of_landscape, curves_apart),
         *(one_over_many, of_published, more_by_exact_curve, shuffled_ratio, more_by_published),
         *(below_truth, beyond_truth, first_step_above, largest_difference, of_gradients),

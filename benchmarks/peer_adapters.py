@@ -138,6 +138,26 @@ def auditbench() -> Call:
     return call
 
 
+def opake(method: str) -> Call:
+    """A method of the estimate of `one_run`; the coins are those that the scores were drawn with.
+
+    Its threshold is left at its default: the one with the most right guesses of all scores.
+    """
+    from opake import auditing
+    from opake.auditing.types import CoinFlip
+
+    def call(in_: Scores, out: Scores, delta: float, significance: float, seed: int) -> Any:
+        slots = np.arange(len(in_) + len(out))
+        is_in = slots < len(in_)
+        coins = CoinFlip(len(slots), slots, is_in, slots[is_in], slots[~is_in])
+        scores = auditing.canary_scores(np.concatenate([in_, out]), canary_indices=slots)
+        estimate = auditing.one_run(scores, coin_flip=coins)
+        found = getattr(estimate, method)()
+        return {"epsilon": found.epsilon_at(delta=delta, significance=significance)}
+
+    return call
+
+
 # (tool, call) -> what makes the function. The names are those of the catalogue in peers.py.
 CALLS: dict[tuple[str, str], Callable[[], Call]] = {
     ("dpcanary", "combined"): lambda: dpcanary("combined", "gdp"),
@@ -165,12 +185,15 @@ CALLS: dict[tuple[str, str], Callable[[], Call]] = {
     ),
     ("PrivacyGuard", "FDPAnalysisNode"): privacy_guard_guesses,
     ("dpsgd-auditbench", "bootstrap"): auditbench,
+    ("opake-auditing", "gdp"): lambda: opake("gdp"),
+    ("opake-auditing", "eps_delta"): lambda: opake("eps_delta"),
 }
 PACKAGES = {
     "dpcanary": "dpcanary",
     "jax_privacy": "jax-privacy",
     "privacy-estimates": "privacy-estimates",
     "PrivacyGuard": "privacyguard-platform",
+    "opake-auditing": "opake-auditing",
 }
 
 

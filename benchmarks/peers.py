@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
@@ -60,11 +61,13 @@ class Tool:
         requirement: for pip; empty for dpcanary and for a tool that is in no registry.
         clone: where its source is, if it is in no registry: the folder below a clone to import
             from. Give the clone by `--clone NAME=FOLDER`.
+        has_demo: whether it is asked about the demo's scores, too.
     """
 
     name: str
     requirement: str = ""
     clone: str = ""
+    has_demo: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ TOOLS = (
     Tool("privacy-estimates", "privacy-estimates==0.1.0.post1"),
     Tool("PrivacyGuard", "privacyguard-platform==0.0.2"),
     Tool("dpsgd-auditbench", clone="src"),
+    Tool("opake-auditing", "opake-auditing==0.16.1", has_demo=False),
 )
 _GAUSSIAN, _ANY = "Gaussian", "any"
 _BOUND = "lower bound, 95 %"
@@ -220,18 +224,39 @@ ESTIMATORS = (
         " pool_variance=True)",
         "lower bound, 95 %, slots independent and Gaussian", _GAUSSIAN, (4, 4),
     ),
+    Estimator(
+        "opake-auditing", "gdp", "epsilon", ONE, "opake-auditing, `gdp`",
+        "one_run(scores, coin_flip=coins).gdp().epsilon_at(delta=1e-5)",
+        _BOUND, _GAUSSIAN, (30, 4),
+    ),
+    Estimator(
+        "opake-auditing", "eps_delta", "epsilon", ONE, "opake-auditing, `eps_delta`",
+        "one_run(scores, coin_flip=coins).eps_delta().epsilon_at(delta=1e-5)", _BOUND, _ANY,
+    ),
 )  # fmt: skip
 # Those of the chart: name there, and the label above.
 CHARTED = {
-    "dpcanary, default": "dpcanary, default (`combined`)",
-    "dpcanary, any curve": "dpcanary, any curve (`direct`)",
-    "dpcanary, papers' rule\n(marked as not valid)": "dpcanary, the papers' rule (`in_sample`)",
-    "jax_privacy,\nClopper-Pearson": "jax_privacy, `epsilon_clopper_pearson`",
-    "jax_privacy 2.0.0,\nGDP": "jax_privacy, `epsilon_from_gdp`",
-    "privacy-estimates,\nClopper-Pearson": "privacy-estimates, `beta`",
-    "PrivacyGuard,\nClopper-Pearson": "PrivacyGuard, `eps_cp`",
-    "PrivacyGuard, eps": "PrivacyGuard, `eps`",
+    MANY: {
+        "dpcanary, default": "dpcanary, default (`combined`)",
+        "dpcanary, any curve": "dpcanary, any curve (`direct`)",
+        "dpcanary, papers' rule": "dpcanary, the papers' rule (`in_sample`)",
+        "jax_privacy, Clopper-Pearson": "jax_privacy, `epsilon_clopper_pearson`",
+        "jax_privacy 2.0.0, GDP": "jax_privacy, `epsilon_from_gdp`",
+        "privacy-estimates, Clopper-P.": "privacy-estimates, `beta`",
+        "PrivacyGuard, eps_cp": "PrivacyGuard, `eps_cp`",
+        "PrivacyGuard, eps": "PrivacyGuard, `eps`",
+    },
+    ONE: {
+        "dpcanary, combined": "dpcanary, `combined`, slots independent",
+        "dpcanary, mahloujifar": "dpcanary, `mahloujifar`",
+        "jax_privacy, one_run_fdp": "jax_privacy, `epsilon_one_run_fdp`",
+        "opake-auditing, gdp": "opake-auditing, `gdp`",
+        "opake-auditing, eps_delta": "opake-auditing, `eps_delta`",
+    },
 }
+# What their makers do not call a lower bound that holds with 95 % confidence.
+NOT_CALLED_BOUNDS = frozenset({"dpcanary, the papers' rule (`in_sample`)", "PrivacyGuard, `eps`"})
+BLUE, RED, GREY = "#1f5fa8", "#c0392b", "#7f8c8d"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -252,6 +277,8 @@ def main(argv: list[str] | None = None) -> int:
         clones = dict(given.split("=", 1) for given in options.clone)
         with TemporaryDirectory() as place:
             results = compare(options, options.work or Path(place), clones)
+        if options.tools != names:
+            results = merged(read_json(RESULTS), results)
         write_text(RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
         write_table(RESULTS.with_suffix(".tsv"), pd.DataFrame(results["rows"]))
     results = read_json(RESULTS)
@@ -275,7 +302,7 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
         except (subprocess.CalledProcessError, OSError) as error:
             tools[tool.name] = {"not_run": str(error)}
             continue
-        for cell in cells:
+        for cell in (cell for cell in cells if tool.has_demo or cell.mu is not None):
             calls = {e.call: e for e in ESTIMATORS if (e.tool, e.game) == (tool.name, cell.game)}
             questions += [(tool, e, cell, hashes[cell.name], command, path) for e in calls.values()]
     with ThreadPoolExecutor(options.processes) as pool:
@@ -301,11 +328,27 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
     }
 
 
+def merged(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The stored results with those of the tools that were asked now, on the same scores.
+
+    Raises:
+        ValueError: if scores of a cell are others than those that the stored results are of.
+    """
+    hashes = {cell["name"]: cell["sha256"] for cell in stored["cells"]}
+    for cell in found["cells"]:
+        if hashes.get(cell["name"]) != cell["sha256"]:
+            raise ValueError(f"the scores of {cell['name']} are not those of the stored results")
+    labels = {e.label for e in ESTIMATORS if e.tool in found["tools"]}
+    kept = [row for row in stored["rows"] if row["label"] not in labels]
+    tools = {**stored["tools"], **found["tools"]}
+    return {**stored, "tools": tools, "rows": [*kept, *found["rows"]]}
+
+
 def simulated_cells() -> list[Cell]:
     """Gaussian scores: of many trainings, and of the slots of one, whose worlds are coins."""
     return [
         Cell(
-            f"{game.replace(' ', '_')}-mu{mu:g}-n{size}", game, gdp_epsilon(mu=mu, delta=DELTA),
+            _cell_name(game, mu, size), game, gdp_epsilon(mu=mu, delta=DELTA),
             max(e.audits[place] for e in ESTIMATORS if e.game == game), mu, size,
         )
         for game in (MANY, ONE)
@@ -322,6 +365,9 @@ def demo_cells(demo: Path) -> list[Cell]:
         "steps-natural-q1": MANY,
         "one_training": ONE,
     }
+    if not (demo / "summary.tsv").exists():
+        print(f"{demo} has no results: only simulated scores are compared", file=sys.stderr)
+        return []
     summary = pd.read_csv(demo / "summary.tsv", sep="\t").groupby("audit")
     accounted = summary["epsilon_upper_substitute"].max()
     return [Cell(f"demo-{name}", game, float(accounted[name]), 1) for name, game in audits.items()]
@@ -550,43 +596,73 @@ def _demo(results: dict[str, Any], game: str) -> str:
 
 
 def chart(results: dict[str, Any]) -> Figure:
-    """What each tool states at mu = 1 with 1,250 scores, and how often it is above the truth."""
-    figure = Figure(figsize=(5.4, 4.8), layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
-    cells = [cell for cell in results["cells"] if cell["game"] == MANY and cell["mu"] is not None]
-    [shown] = [cell for cell in cells if (cell["mu"], cell["size"]) == (1, 1_250)]
-    names = []
-    for name, label in CHARTED.items():
-        rows = {cell["name"]: _row_of(results, label, cell["name"]) for cell in cells}
-        there = [row for row in rows.values() if row]
-        if (own := rows[shown["name"]]) is None:
-            continue
-        colour = "#c0392b" if any(map(is_too_often, there)) else "#1f5fa8"
-        share = 100 * max(row["above"] / row["audits"] for row in there)
-        left.barh(len(names), own["median"], color=colour, height=0.7)
-        right.barh(len(names), share, color=colour, height=0.7)
-        text: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 10.5}
-        is_long = own["median"] > 1.6
-        left.annotate(
-            f"{own['median']:.2f}", (own["median"], len(names)), (-4 if is_long else 4, 0),
-            ha="right" if is_long else "left", color="white" if is_long else "black",
-            weight="bold", **text,
-        )  # fmt: skip
-        end = max(share, 100 * SIGNIFICANCE)
-        right.annotate(f"{share:.0f} %", (end, len(names)), (4, 0), **text)
-        names.append(name)
-    left.axvline(shown["truth"], color="black", linewidth=1.4)
-    left.set_title(f"epsilon stated\n(line: the truth, {shown['truth']:.2f})", fontsize=11)
-    right.axvline(100 * SIGNIFICANCE, color="black", linewidth=1.4, linestyle=":")
-    right.set_title("audits above the\ntruth, worst case", fontsize=11)
-    left.set_yticks(range(len(names)), names, fontsize=10.5)
-    left.invert_yaxis()
-    left.set(xlim=(0, 7.5), xticks=range(0, 8, 2))
-    right.set(xlim=(0, 170), xticks=(0, 100), xticklabels=("0", "100 %"))
-    for axes in (left, right):
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="x", labelsize=10)
+    """What each tool states at mu = 1 from 2,500 scores, and how often it is above the truth.
+
+    The shares are of the audits with the same scores, and of those with as many scores without any
+    leakage, with their Clopper-Pearson intervals.
+    """
+    figure = Figure(figsize=(7.6, 6.6), layout="constrained", facecolor="white")
+    axes = figure.subplots(1, 3, sharey=True, width_ratios=(1.7, 1, 1))
+    names, truth = [], gdp_epsilon(mu=1.0, delta=DELTA)
+    for game, charted in CHARTED.items():
+        names.append(f"{game.upper()}:")
+        for name, label in charted.items():
+            place = len(names)
+            rows = [_row_of(results, label, _cell_name(game, mu, SIZES[-1])) for mu in (1.0, 0.0)]
+            is_bound = label not in NOT_CALLED_BOUNDS
+            _draw_stated(axes[0], place, rows, is_bound=is_bound)
+            for panel, row in zip(axes[1:], rows, strict=True):
+                _draw_share(panel, place, row, is_bound=is_bound)
+            names.append(name)
+    axes[0].axvline(truth, color="black", linewidth=1.4)
+    axes[0].set_title(f"epsilon stated\n(line: the truth, {truth:.2f})", fontsize=11)
+    axes[0].set_yticks(range(len(names)), names, fontsize=10)
+    axes[0].invert_yaxis()
+    axes[0].set(xlim=(0, 7.5), xticks=range(0, 8, 2))
+    for panel, what in zip(axes[1:], ("the same scores", "no leakage"), strict=True):
+        panel.axvline(100 * SIGNIFICANCE, color="black", linewidth=1.4, linestyle=":")
+        panel.set_title(f"% above the truth,\n{what}", fontsize=11)
+        panel.set(xlim=(-4, 104), xticks=(0, 50, 100))
+    for panel in axes:
+        panel.grid(visible=False, axis="y")
+        panel.tick_params(axis="x", labelsize=10)
     return figure
+
+
+def _cell_name(game: str, mu: float, size: int) -> str:
+    return f"{game.replace(' ', '_')}-mu{mu:g}-n{size}"
+
+
+def _draw_stated(
+    axes: Axes, place: int, rows: list[dict[str, Any] | None], *, is_bound: bool
+) -> None:
+    """A bar for the median; red if the number is above the truth too often in either panel."""
+    [own, _] = rows
+    if own is None:
+        return
+    colour = BLUE
+    if not is_bound:
+        colour = GREY
+    elif any(is_too_often(row) for row in rows if row):
+        colour = RED
+    axes.barh(place, own["median"], color=colour, height=0.7)
+    is_long = own["median"] > 1.6
+    axes.annotate(
+        f"{own['median']:.2f}", (own["median"], place), (-4 if is_long else 4, 0),
+        textcoords="offset points", va="center", ha="right" if is_long else "left", fontsize=10.5,
+        color="white" if is_long else "black", weight="bold",
+    )  # fmt: skip
+
+
+def _draw_share(axes: Axes, place: int, row: dict[str, Any] | None, *, is_bound: bool) -> None:
+    """A point for the share above the truth with its interval; red if that lies above 5 %."""
+    if row is None:
+        return
+    colour = (RED if is_too_often(row) else BLUE) if is_bound else GREY
+    low, high = (100 * end for end in share_interval(row["above"], row["audits"]))
+    axes.plot((low, high), (place, place), color=colour, linewidth=2)
+    filled = colour if is_bound else "white"
+    axes.plot(100 * row["above"] / row["audits"], place, "o", color=colour, markerfacecolor=filled)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import state_of_proof
+from dpcanary.estimation.rules import Proof, state_of_proof
 from dpcanary.estimation.settings import Conversion
 from dpcanary.files import read_npz, shape_in_npz
 from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
@@ -17,6 +17,7 @@ from dpcanary.settings.experiment import read_experiment
 from dpcanary.settings.products import Product, Products
 from dpcanary.summary import COLUMNS, described_data
 from dpcanary.tables import read_table
+from dpcanary.unplanned_looks import LOOKED_BEFORE, with_unplanned_looks
 
 _MOST_TARGETS = 5
 
@@ -80,6 +81,8 @@ _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
 def results_table(summary: pd.DataFrame) -> pd.DataFrame:
     """One row per set-up and valid threshold rule, after the last step and from the most runs.
 
+    Bounds of a valid rule that are not valid since more runs were made after a look have rows, too.
+
     Audits that differ in their seed alone are one set-up. Several repeats, slots or seeds of it are
     averaged: no bound is picked because it is the largest.
 
@@ -92,7 +95,8 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
         accounted under it), and the accounted epsilons `add_remove` and `substitute`.
     """
-    rows = summary[summary["is_valid"]].assign(above=_above)
+    is_looked_at = summary["assumption"].str.startswith(LOOKED_BEFORE)
+    rows = summary[summary["is_valid"] | is_looked_at].assign(above=_above)
     ranks = rows["conversion"].map([*_CONVERSIONS].index)
     rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
     for key in ("step", "num_runs"):
@@ -149,7 +153,10 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
     products = Products(read_experiment(config)) if config.exists() else None
     if products:
         products.check_summary(path)
-    return read_table(path, columns=COLUMNS), products
+    summary = read_table(path, columns=COLUMNS)
+    if products:
+        summary = with_unplanned_looks(summary, folder, products.experiment.audits)
+    return summary, products
 
 
 def asks_for_all(targets: Iterable[str]) -> bool:
@@ -239,7 +246,8 @@ def substitute_in_words(row: Mapping[Any, Any]) -> str:
 
 def in_words(table: pd.DataFrame) -> str:
     """What a table of results shows, and how it must be read."""
-    substitutes = table[table["adjacency"] == _SUBSTITUTE]
+    is_valid = table["proof"] != Proof.NOT_VALID
+    substitutes = table[(table["adjacency"] == _SUBSTITUTE) & is_valid]
     above = int((substitutes["shown"] > substitutes["add_remove"]).sum())
     too_large, bounds = int(table["above"].sum()), int(table["bounds"].sum())
     compared = (

@@ -20,6 +20,7 @@ from dpcanary.settings.data_files import DataFiles
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.products import Products
+from dpcanary.unplanned_looks import record_looks
 
 # A rule that trains a few models, and makes no results.
 ESTIMATE_COST = "estimate_cost"
@@ -125,6 +126,7 @@ def run_snakemake(
         if files.archive:
             Products(experiment).check_release(files.archive)
     if makes_all and is_whole:
+        record_looks(results, experiment)
         _forget_other_config(results / RESOLVED, experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
     trains = makes_all or ESTIMATE_COST in targets

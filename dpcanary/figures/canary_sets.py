@@ -163,9 +163,18 @@ def _title(measure: str) -> str:
 def _note(rows: pd.DataFrame, *, finite: bool) -> str:
     level = confidence_in_words(rows["significance"].iloc[0])
     runs, repeats = number_range(rows["num_runs"]), rows["repeat"].nunique()
-    unbounded = "" if finite else "; training without privacy has no finite upper bound"
+    drawn = (
+        f"{runs} model{'' if runs == '1' else 's'}{slots_in_words(rows)}; points: {repeats}"
+        " repeats, lines: their mean, bands: ± 1 standard deviation"
+    )
+    if finite:
+        return (
+            f"Lower bounds: {level} confidence for each point alone, GDP conversion (Steinke:"
+            f" direct), {drawn}"
+        )
+    # No curve is assumed of a mechanism without noise: any number is below its epsilon.
     return (
-        f"Lower bounds: {level} confidence for each point alone, GDP conversion (Steinke:"
-        f" direct), {runs} model{'' if runs == '1' else 's'}{slots_in_words(rows)}; points:"
-        f" {repeats} repeats, lines: their mean, bands: ± 1 standard deviation{unbounded}"
+        "Trained without noise: the true ε is infinite. Numbers are the largest ε of a Gaussian"
+        f" mechanism (Steinke: of any) that so many right guesses refute at {level} confidence,"
+        f" {drawn}"
     )

@@ -9,7 +9,7 @@ import pandas as pd
 from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import state_of_proof
+from dpcanary.estimation.rules import Proof, state_of_proof
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
@@ -102,6 +102,7 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
     ranks = table["canary"].map(order.index)
     row = table[ranks == ranks.min()].iloc[0]
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
+    same_rule = table[(table["rule"] == row["rule"]) & (table["proof"] != Proof.NOT_VALID)]
     adjacency = str(settings["adjacency"])
     chosen = (
         f"Of {len(table)} rows of the table this is the first with canary"
@@ -124,13 +125,14 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         bounds=int(row["bounds"]),
         above=int(row["above"]),
         assumption=row["assumption"],
+        is_valid=row["proof"] != Proof.NOT_VALID,
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
         add_remove=row["add_remove"],
         chosen=chosen if len(table) > 1 else "",
         advice=_ADVICE,
         difference=audit.adversary.difference_in_words,
         is_real=audit.adversary.is_real,
-        real=_of_real_record(experiment, table[table["rule"] == row["rule"]], last, row["audit"]),
+        real=_of_real_record(experiment, same_rule, last, row["audit"]),
         test_accuracy=settings["test_accuracy"],
     )
 

@@ -51,7 +51,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         delta=watched.delta,
         significance=watched.significance,
         shown=estimate.epsilon_lower,
-        assumption=estimate.assumption if is_valid else watched.alarm_line(),
+        assumption=watched.assumption if is_valid else watched.alarm_line(),
         substitute=substitute,
         add_remove=add_remove,
         above=int(estimate.epsilon_lower > upper),
@@ -76,6 +76,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         notes=[
             *([] if watched.alarm is None else [watched.alarm_line()]),
             _SCOPE,
+            *([f"All bounds: if {watched.looks_condition}."] if watched.looks_condition else []),
             *watched.accounted_lines(),
             *watched.measured_lines(),
             *([watched.alarm_line()] if watched.alarm is None else []),

@@ -264,6 +264,7 @@ class WatchedTraining:
                     "num_parameters": self.num_parameters,
                     "num_steps": self.num_steps,
                     **vars(self.estimate),
+                    "assumption": self.assumption,
                     "epsilon_upper_substitute": accounted.substitute if accounted else nan,
                     "epsilon_upper_add_remove": accounted.add_remove if accounted else nan,
                     "p_value": self.p_value,
@@ -324,30 +325,40 @@ class WatchedTraining:
                 f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
                 f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the"
                 " variance of the noise",
-                *self._proven_lines(),
+                *self._shown_lines(),
                 *self.accounted_lines(),
                 *self.measured_lines(),
                 *last,
             ]
         )
 
-    def _proven_lines(self) -> list[str]:
+    def _shown_lines(self) -> list[str]:
         bounds = {(bound.attacker, bound.dependence): bound for bound in self.all_bounds}
         rows = [
             [attacker, *(bounds[attacker, column].in_words for column in (INDEPENDENT, ANY))]
             for attacker in dict.fromkeys(attacker for attacker, _ in bounds)
         ]
         header = ["  an attacker who", "if noise is independent", "any dependence"]
-        looks = ""
-        if self.earlier_looks:
-            steps = ", ".join(f"{look:,}" for look in self.earlier_looks)
-            looks = f"; if the number of steps was not chosen by looking at steps {steps}"
+        looks = f"; if {self.looks_condition}" if self.looks_condition else ""
         return [
             f"shown: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
             f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
             f" {self._conversion_in_words()}{looks})",
             *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
         ]
+
+    @property
+    def looks_condition(self) -> str:
+        """What must hold of earlier looks so that bounds are valid; empty if there were none."""
+        if not self.earlier_looks:
+            return ""
+        steps = ", ".join(f"{look:,}" for look in self.earlier_looks)
+        return f"the number of steps was not chosen by looking at steps {steps}"
+
+    @property
+    def assumption(self) -> str:
+        """What must hold so that `epsilon_lower` is valid."""
+        return "; ".join(filter(None, (self.estimate.assumption, self.looks_condition)))
 
     def _conversion_in_words(self) -> str:
         chosen = self._chosen

@@ -50,13 +50,15 @@ def test_catalogue_adapters_chart_and_results_agree():
     assert {tool.name for tool in peers.TOOLS} == {tool for tool, _ in named}
     labels = [estimator.label for estimator in peers.ESTIMATORS]
     assert len({*labels}) == len(labels)
-    assert {*peers.CHARTED.values()} <= {*labels}
+    charted = [label for rows in peers.CHARTED.values() for label in rows.values()]
+    assert {*labels} >= {*charted} > peers.NOT_CALLED_BOUNDS
     found = {(row["label"], row["cell"]): row["audits"] for row in RESULTS["rows"]}
     for cell in RESULTS["cells"]:
         for estimator in peers.ESTIMATORS:
             if estimator.game != cell["game"] or "not_run" in RESULTS["tools"][estimator.tool]:
                 continue
-            wanted = min(estimator.audits[1], 1)
+            [tool] = [tool for tool in peers.TOOLS if tool.name == estimator.tool]
+            wanted = min(estimator.audits[1], 1) if tool.has_demo else 0
             if cell["mu"] is not None:
                 wanted = estimator.audits[peers.SIZES.index(cell["size"])]
             assert found.get((estimator.label, cell["name"]), 0) == wanted
@@ -66,6 +68,25 @@ def test_catalogue_adapters_chart_and_results_agree():
     for row in ours:
         if "in_sample" not in row["label"]:
             assert not peers.is_too_often(row), row
+
+
+def test_a_mark_of_the_chart_is_red_only_beyond_doubt_and_only_for_what_is_called_a_bound():
+    """6 % of 300 audits is no evidence against 5 %; an upper end of an interval is no bound."""
+    figure = peers.chart(RESULTS)
+    rows = {(row["label"], row["cell"]): row for row in RESULTS["rows"]}
+    for panel, mu in zip(figure.axes[1:], (1, 0), strict=True):
+        points = {line.get_ydata()[0]: line for line in panel.lines if line.get_marker() == "o"}
+        place = 0
+        for game, charted in peers.CHARTED.items():
+            place += 1  # the name of the game
+            for label in charted.values():
+                row = rows[label, f"{game.replace(' ', '_')}-mu{mu}-n1250"]
+                is_red = points[place].get_color() == peers.RED
+                is_bound = label not in peers.NOT_CALLED_BOUNDS
+                assert is_red is (is_bound and peers.is_too_often(row))
+                share = 100 * row["above"] / row["audits"]
+                assert points[place].get_xdata()[0] == pytest.approx(share)
+                place += 1
 
 
 @pytest.mark.parametrize("game", [peers.MANY, peers.ONE])

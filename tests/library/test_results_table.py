@@ -5,6 +5,7 @@ import os
 import re
 from math import floor
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,10 +15,11 @@ from typer.testing import CliRunner
 from dpcanary.audits.results import AuditResults
 from dpcanary.cli import app
 from dpcanary.errors import InputError
-from dpcanary.results_table import in_words, read_results, results_table
+from dpcanary.results_table import in_words, read_results, results_lines, results_table
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.settings.products import Products
 from dpcanary.tables import write_table
+from dpcanary.unplanned_looks import record_looks
 from dpcanary.workflow.endings import failures, print_failure, print_success
 
 
@@ -185,3 +187,34 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
     assert "run 7 diverged" in text
     assert "an earlier run" not in text
     assert "The same command goes on from here" in text
+
+
+def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
+    """Whoever saw 8 runs and then made 12 chose the number by the scores, unless it was planned."""
+
+    def run(num_runs: int, rule: str = "simultaneous", **changed: Any) -> str:
+        audit = {"num_steps": 2, "canary": "worst_case", "noise_multiplier": 2.0, **changed}
+        experiment = parse_experiment(
+            {"experiment": "e", "delta": 1e-5, "threshold_rules": [rule],
+             "audits": {"a": {"sample_rate": 0.5, "num_runs": num_runs, **audit}}}
+        )  # fmt: skip
+        record_looks(tmp_path, experiment)
+        (tmp_path / "experiment.json").write_text(experiment.to_json())
+        [product] = Products(experiment).summary(["a"])
+        row = one(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
+        write_table(tmp_path / "summary.tsv", pd.DataFrame([row]))
+        return "\n".join(results_lines(read_results(tmp_path), tmp_path))
+
+    before = "NOT a valid bound (the audit was looked at before, with 8 runs)"
+    assert "NOT" not in run(8)
+    assert "NOT" not in run(8)  # the same number again is no other look
+    text = " ".join(run(12).split())
+    assert before in text
+    assert "not valid a, b, c" in text
+    assert "audits of content" not in text  # it is not counted among those that show something
+    assert before in " ".join(run(12).split())
+    assert "with 8, 12 runs" in " ".join(run(16).split())
+    assert "NOT" not in run(20, "anytime")  # holds at every number of runs
+    assert "NOT" not in run(20, "combined", looks=[8, 12, 16, 20])
+    # Another noise makes other runs, which nobody has seen.
+    assert "NOT" not in run(24, noise_multiplier=3.0)

@@ -647,8 +647,11 @@ def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
     assert (read.epsilon_lower, str(read)) == (found.epsilon_lower, str(found))
     done = CliRunner().invoke(app, ["report", str(path), "--delta", "1e-5"])
     assert done.exit_code == 0, done.output
-    assert "60 canaries in this one training" in path.with_suffix(".html").read_text()
-    assert "looking at steps 30" in str(found)
+    report = path.with_suffix(".html").read_text()
+    assert "60 canaries in this one training" in report
+    # The condition of a look is beside the bound wherever it is printed.
+    for text in (report, str(found), found.summary["assumption"].item()):
+        assert "the number of steps was not chosen by looking at steps 30" in text
 
 
 def test_a_journal_is_compared_with_the_parameters_that_a_loop_gives(tmp_path):

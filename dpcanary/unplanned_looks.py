@@ -1,0 +1,84 @@
+"""Numbers of runs at which the bounds of an audit were seen, and more runs were made afterwards.
+
+Whoever adds runs after seeing a bound has chosen the number of runs by the scores. The bounds of
+most rules are then not valid. `looks.json`, in the folder of results, remembers what was seen.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from dpcanary.errors import InputError
+from dpcanary.estimation.rules import Proof, threshold_rule_named
+from dpcanary.files import read_json, write_text
+from dpcanary.settings.audit import Audit
+from dpcanary.settings.experiment import Experiment, read_experiment
+
+LOOKS = "looks.json"
+LOOKED_BEFORE = "NOT a valid bound (the audit was looked at before, with"
+# Of a config that differs in these alone, the runs that were made are kept.
+_KEPT_RUNS = {
+    **{"num_runs": 4, "num_repeats": 1, "looks": ()},
+    **{"runs_per_shard": 500, "runs_at_once": None},
+}
+
+
+def record_looks(folder: Path, experiment: Experiment) -> None:
+    """Remembers at which numbers of runs the bounds in a folder have been seen, before more runs.
+
+    Args:
+        folder: of the results; nothing is written if it has no summary.
+        experiment: what is run now. Looks at audits that are not in it, or that it trains from
+            other settings, are forgotten with their runs.
+    """
+    seen = _seen_in(folder, experiment)
+    if seen or (folder / LOOKS).exists():
+        write_text(folder / LOOKS, json.dumps(seen, indent=1) + "\n")
+
+
+def with_unplanned_looks(
+    summary: pd.DataFrame, folder: Path, audits: Mapping[str, Audit]
+) -> pd.DataFrame:
+    """The summary with bounds marked as not valid whose audits were looked at without a plan."""
+    path = folder / LOOKS
+    if not path.exists():
+        return summary
+    marked = summary.copy()
+    for audit, numbers in read_json(path).items():
+        rows = (marked["audit"] == audit) & marked["is_valid"]
+        rows &= ~marked["threshold_rule"].map(lambda name: threshold_rule_named(name).anytime)
+        if audit not in audits or not rows.any():
+            continue
+        planned = (audits[audit].num_runs, *audits[audit].looks)
+        listed = ", ".join(f"{number:,}" for number in numbers if number not in planned)
+        if listed:
+            note = f"{LOOKED_BEFORE} {listed} runs); "
+            marked.loc[rows, "assumption"] = note + marked.loc[rows, "assumption"]
+            marked.loc[rows, "proof"] = Proof.NOT_VALID.value
+            marked.loc[rows, "is_valid"] = False
+    return marked
+
+
+def _seen_in(folder: Path, experiment: Experiment) -> dict[str, list[int]]:
+    try:
+        stored = read_json(folder / LOOKS) if (folder / LOOKS).exists() else {}
+        before = read_experiment(folder / "experiment.json")
+    except (InputError, OSError):
+        return {}
+    has_bounds = (folder / "summary.tsv").exists()
+    seen = {}
+    for name, audit in experiment.audits.items():
+        earlier = before.audits.get(name)
+        if earlier is None or not _has_same_runs(before, earlier, experiment, audit):
+            continue
+        numbers = {*stored.get(name, []), *([earlier.num_runs] if has_bounds else [])}
+        seen[name] = sorted(numbers)
+    return seen
+
+
+def _has_same_runs(before: Experiment, earlier: Audit, now: Experiment, audit: Audit) -> bool:
+    """Whether the runs of an audit of an earlier config are runs of one of this config, too."""
+    same = earlier.model_copy(update=_KEPT_RUNS) == audit.model_copy(update=_KEPT_RUNS)
+    return same and before.settings.datasets == now.settings.datasets
