@@ -60,9 +60,6 @@ def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> li
     return covering_choices
 
 
-# --- models ------------------------------------------------------------------------------------
-
-
 class Net(nn.Module):
     """Layers and parameters by name, and a function of them and of a batch."""
 
@@ -382,9 +379,6 @@ def parameters_of(module: nn.Module, runs: int, *, spread: float = 0.1) -> Tenso
     return own + torch.from_numpy(noise.astype(np.float32))
 
 
-# --- gradients ---------------------------------------------------------------------------------
-
-
 def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
     """The loss of one record by its formula."""
     if loss is CROSS_ENTROPY:
@@ -419,8 +413,6 @@ def clipped_sum(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Ten
     norms = gradients.norm(dim=1).clamp(min=1e-300)
     return (weights.double() * (max_grad_norm / norms).clamp(max=1.0)) @ gradients
 
-
-# --- trainings ---------------------------------------------------------------------------------
 
 Vector = NDArray[np.float64]
 # What a batch holds: features, a label and, if any, a gradient in place of the record's own.

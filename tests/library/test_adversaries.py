@@ -17,13 +17,7 @@ from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.crafting import Crafting, craft_canaries, drawn_targets
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.settings import CraftingStage, DrawingStage, OtherRecords
-from dpcanary.canaries import (
-    CanarySet,
-    GradientCanary,
-    InputCanary,
-    read_canaries,
-    write_canaries,
-)
+from dpcanary.canaries import CanarySet, GradientCanary, InputCanary, read_canaries, write_canaries
 from dpcanary.costs.probes import Shape, crafting_probe
 from dpcanary.gdp import gdp_delta
 from dpcanary.observations import hashes_of, read_shard, write_shard
@@ -105,9 +99,6 @@ def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> No
     np.testing.assert_equal(*pair)
 
 
-# --- canaries -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("entry", "adjacency"),
     [
@@ -172,9 +163,6 @@ def test_the_cost_of_crafting_can_be_measured(
     assert sum(crafting_probe(stage, entry.cost, shape, device="cpu").measure()) > 0
 
 
-# --- runs and scores of trainings ---------------------------------------------------------------
-
-
 def scores_of_trainings(experiment: Experiment, folder: Path) -> AuditScores:
     """Crafts, trains in two shards, and scores, as the jobs of an audit do."""
     crafted, path = craft_canaries(crafting_of(experiment)), folder / "canaries.npz"
@@ -234,9 +222,6 @@ def test_scores_of_trainings_with_little_noise_are_higher_in_world_0(
             assert world0.mean() > world1.mean()
         else:
             assert world0.min() > world1.max()
-
-
-# --- processes that are drawn -------------------------------------------------------------------
 
 
 def process_cases() -> Iterator[object]:

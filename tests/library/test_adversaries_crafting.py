@@ -88,9 +88,6 @@ def all_by_hand(crafting: Crafting, records: Records) -> list[Floats]:
     return gradients_of(crafting.module, crafting.reference.parameters, records)
 
 
-# --- gradients of single records ----------------------------------------------------------------
-
-
 TOKENS = Records(np.array([[0, 5], [3, 3], [5, 0]]), [0, 2, 1])
 OF_TOKENS = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(8, 3))
 OF_NUMBERS = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, NUM_CLASSES))
@@ -121,9 +118,6 @@ def test_the_cosine_of_a_zero_gradient_is_zero() -> None:
     assert gradients.cosines(records, target).tolist() == [0.0, pytest.approx(1.0)]
 
 
-# --- targets and functions ----------------------------------------------------------------------
-
-
 def test_of_equally_sure_records_the_first_ones_are_targets() -> None:
     reference = Reference(np.zeros(1, np.float32), np.array([0.5, 0.2, 0.2, 0.1, 0.2]))
     assert reference.least_confident(3).tolist() == [3, 1, 2]
@@ -141,9 +135,6 @@ def no_list(crafting: Crafting) -> None:
 
 def numbers(crafting: Crafting) -> list[int]:
     return [1, 2, 3]
-
-
-# --- mislabeled and natural ---------------------------------------------------------------------
 
 
 def test_mislabeled_is_the_most_opposed_label(attack: Crafting) -> None:
@@ -173,9 +164,6 @@ def test_natural_is_the_most_opposed_auxiliary_record_that_is_left(attack: Craft
     few = natural(changed(with_data(attack, auxiliary=AUXILIARY[:7]), num_slots=7))
     rows = [canary.features.tolist() for canary in few]
     assert sorted(rows) == sorted(AUXILIARY.features[:7].tolist())
-
-
-# --- crafted ------------------------------------------------------------------------------------
 
 
 def objective(gradient: Floats, target: Floats) -> float:
@@ -218,9 +206,6 @@ def test_crafted_inputs_oppose_their_targets(
         for measure in (objective, cosine):
             real = all_by_hand(crafting, crafting.data.auxiliary)
             assert measure(crafted, own) < min(measure(each, own) for each in real)
-
-
-# --- what is refused ----------------------------------------------------------------------------
 
 
 def crafted_by(function: str) -> Callable[[Crafting], object]:
@@ -276,9 +261,6 @@ def test_what_cannot_be_crafted_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         call(attack)
-
-
-# --- the reference model ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,6 @@ def coordinates_of(canaries: list[GradientCanary]) -> list[int]:
     return [canary.coordinate for canary in canaries]
 
 
-# --- canaries that are drawn --------------------------------------------------------------------
-
-
 def test_drawn_dimensions_directions_and_labels_are_uniform():
     canaries = [random_dimensions(crafting_of(seed=seed))[0] for seed in range(400)]
     counts = np.bincount(coordinates_of(canaries), minlength=PARAMETERS)
@@ -122,9 +119,6 @@ def test_there_are_no_more_slots_than_parameters():
     assert sorted(coordinates_of(canaries)) == list(range(18))
     with pytest.raises(InputError, match="num_slots 19 is more than the model's 18 parameters"):
         random_dimensions(crafting_of(num_slots=19, **LINEAR))
-
-
-# --- simulated trainings ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranking", ["per_step", "final_model", None])
@@ -225,9 +219,6 @@ def test_simulations_of_unknown_starts():
     assert not np.allclose(moved[3], 3 * moved[1], rtol=0.1)
 
 
-# --- drift --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
 @pytest.mark.parametrize(
     ("craft", "sampling"),
@@ -262,9 +253,6 @@ def test_the_drift_of_each_slot_and_step_is_taken_off():
     context = ScoringContext(1.0, 1.0, (2, 4), CanarySet(canaries, (0, 0)))
     changes = np.random.default_rng(3).normal(size=(4, 2, 2))
     np.testing.assert_array_equal(coordinate(changes, context), [[1, 3], [2, 5]] - changes)
-
-
-# --- observations and scores --------------------------------------------------------------------
 
 
 def run_of(observe: str, **changes: object) -> EnsembleResult:

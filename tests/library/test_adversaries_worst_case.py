@@ -37,9 +37,6 @@ def drawing(runs: Sequence[int], sigma: float, **changes: object) -> Drawing:
     return Drawing(DrawingStage.model_validate(settings | changes, strict=False), sigma, runs)
 
 
-# --- Poisson samples ----------------------------------------------------------------------------
-
-
 @every_adjacency
 @pytest.mark.parametrize(
     ("q", "sigma", "steps"),
@@ -139,9 +136,6 @@ def test_final_sums_and_their_scores_follow_the_mixture(
         np.testing.assert_allclose(scores[:50, column], expected, rtol=1e-8, atol=1e-8)
 
 
-# --- shuffled batches: a naive twin with datasets, orders, batches, and densities by enumeration --
-
-
 def datasets(adjacency: Adjacency, others: float, count: int) -> tuple[list[float], list[float]]:
     """The gradients of all records in both worlds; the target is the first one of world 0."""
     rest = [others] * (count - 1)
@@ -200,9 +194,6 @@ def test_draws_are_those_of_naive_loops(adjacency: Adjacency, others: str) -> No
         expected = pass_ratios(np.array(seen), moves, noise_multiplier=sigma)
         drawn = ratios[world::2]
         assert ks_2samp(drawn, expected.reshape(passes, -1).sum(axis=0)).pvalue > 1e-3
-
-
-# --- processes as another package may define them -----------------------------------------------
 
 
 def coins(drawing: Drawing) -> Floats:

@@ -187,9 +187,6 @@ def test_a_script_beside_the_clone_imports_the_package(tmp_path):
     assert "gdp_mu" in printed
 
 
-# What an audit will take
-
-
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """Configs of audits that would run in an empty folder; a model takes 5 s, all else nothing."""

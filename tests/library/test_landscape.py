@@ -50,9 +50,6 @@ def law_of(sigma: float, **changes: object) -> Law:
     return exact_law(process_of(settings(**changes), noise_multiplier=sigma), STEPS)
 
 
-# --- the exact law ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("sigma", "batch_size"), [(1.0, 1), (1.0, 16), (8.0, 2)])
 def test_a_constant_gradient_only_adds_noise(sigma, batch_size):
     """Example 1 of the paper: mu = 1 / (sigma sqrt(1 + (t - 1) / B^2))."""
@@ -174,9 +171,6 @@ def test_delta_is_that_of_the_worse_order_of_the_worlds(rate, epsilon):
 def test_what_is_no_landscape_or_fits_on_no_grid_is_named(edges, moves, message):
     with pytest.raises(InputError, match=message):
         exact_law(Process(Landscape(edges, moves), (1.0, 0.0), 1.0, 0.1), (5,))
-
-
-# --- draws and scores ---------------------------------------------------------------------------
 
 
 def positions_of(count: int, sigma: float, **changes: object) -> Array:

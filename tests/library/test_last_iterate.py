@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from typer.testing import CliRunner
 
-from dpcanary.accounting import (
-    Adjacency,
-    Mechanism,
-    gdp_epsilon,
-    heuristic_epsilon,
-)
+from dpcanary.accounting import Adjacency, Mechanism, gdp_epsilon, heuristic_epsilon
 from dpcanary.accounting.last_iterate import LEAST_DELTA
 from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.settings import AccountingStage

@@ -128,9 +128,6 @@ def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object) 
     return metagradient(**known | changes)
 
 
-# --- against automatic differentiation ----------------------------------------------------------
-
-
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
     """The derivative by automatic differentiation of the whole training, written plainly.
 
@@ -217,9 +214,6 @@ def test_single_precision_of_a_residual_network() -> None:
     assert 0 < float(error) < 1e-3
 
 
-# --- memory and batches -------------------------------------------------------------------------
-
-
 def test_memory_and_repetition_change_nothing() -> None:
     training, _ = drawn(task_of(net()), num_steps=12, **NESTEROV)
     pixels, start = PIXELS.float(), training.start.clone()
@@ -268,9 +262,6 @@ def test_every_epoch_has_every_record_once() -> None:
         assert sorted(np.concatenate([part.records for part in parts])) == list(range(9))
         assert sorted(np.concatenate([part.canaries for part in parts])) == list(inserted)
     assert not np.array_equal(batches[0].records, batches[3].records)
-
-
-# --- metagradient descent -----------------------------------------------------------------------
 
 
 LOWER = float(CANARIES.features.min())
@@ -344,9 +335,6 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
     assert np.abs(np.bincount(halves, minlength=16) - 100).max() < 4.5 * np.sqrt(200 / 4)
 
 
-# --- smoothness ---------------------------------------------------------------------------------
-
-
 def smoothness(
     training: Training, pixels: Tensor, direction: Tensor, step_size: float, objective=None
 ) -> Smoothness:
@@ -392,8 +380,6 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     assert quadratic.predicted_change == pytest.approx(-3.0 * 2 * 4 * 36)
     assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
 
-
-# --- the canary set of Boglioni et al. ----------------------------------------------------------
 
 OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
 
@@ -499,8 +485,6 @@ def test_configs_that_contradict_the_canaries_are_refused(changes: dict, message
     with pytest.raises(InputError, match=message):
         experiment(figures=figures, **audit)
 
-
-# --- what is refused ----------------------------------------------------------------------------
 
 NO, NUM_BYTES = np.array([], np.int64), 8 * 388  # of the parameters of `net`
 SMALL, _ = drawn(num_steps=20, momentum=0.5)

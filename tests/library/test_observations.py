@@ -182,9 +182,6 @@ def test_headers_say_where_observations_come_from(tmp_path):
     assert back.header == header
 
 
-# Selections of scores
-
-
 @pytest.mark.parametrize(
     ("num_slots", "slots"), [(1, slice(None)), (3, slice(None)), (3, slice(1, 2)), (3, slice(1, 9))]
 )

@@ -89,9 +89,6 @@ def by_world(result) -> dict[str, Any]:
     return {"world0_scores": result.scores.world0, "world1_scores": result.scores.world1}
 
 
-# --- randomness --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_runs_do_not_depend_on_processes_or_order(num_workers, tmp_path):
     whole = audit(from_both, tmp_path / "whole", num_runs=12)
@@ -115,9 +112,6 @@ def test_all_generators_that_a_training_may_draw_from_are_seeded(tmp_path):
     audit(train, tmp_path / "two", num_runs=6)
     assert drawn[:6] == drawn[6:]
     assert len({value for values in drawn for value in values}) == 24
-
-
-# --- bounds ------------------------------------------------------------------------------------
 
 
 def test_the_bound_is_that_of_the_scores_in_all_that_is_shown(tmp_path, monkeypatch):
@@ -227,8 +221,6 @@ def test_loss_difference():
     assert model.training
 
 
-# --- with Opacus -------------------------------------------------------------------------------
-
 SHUFFLED = r"batches are no Poisson samples .*: the accounted epsilons do not\s+hold"
 
 
@@ -279,9 +271,6 @@ def test_the_example(tmp_path):
     upper = "accounted: epsilon <= 7.45 under substitute adjacency, 3.51 under add/remove"
     assert upper in done.stdout
     assert (tmp_path / "opacus_audit/scores.png").exists()
-
-
-# --- resuming ----------------------------------------------------------------------------------
 
 
 def test_finished_runs_are_not_trained_again(tmp_path):
@@ -346,9 +335,6 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
                 audit(folder=tmp_path / name, num_runs=4, **options)
     with pytest.raises(InputError, match="has no source that can be read"):
         audit(without_source["train"], tmp_path / "none", num_runs=4)
-
-
-# --- looks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("before", "now"), [(60, 100), (100, 60)])
@@ -431,9 +417,6 @@ def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):
     for name, rule, after in (("two", "anytime", 3), ("three", "simultaneous", 61)):
         with pytest.raises(KeyboardInterrupt):
             audit(interrupted(after=after)[0], tmp_path / name, num_runs=100, threshold_rule=rule)
-
-
-# --- errors ------------------------------------------------------------------------------------
 
 
 def constant(seed: int, world: int) -> float:

@@ -96,8 +96,6 @@ def test_logarithms_of_sums_are_those_of_scipy(shape, scale) -> None:
     assert float(extended) == pytest.approx(np.exp(-40.0), rel=1e-3)
 
 
-# Trained ensembles
-
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 20, 6, 3
 NUM_PARAMETERS = NUM_CLASSES * (NUM_FEATURES + 1)
 RECORD_STEPS = (1, 3)

@@ -134,9 +134,6 @@ def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.Mo
         source.at(0)
 
 
-# --- fixed batches -----------------------------------------------------------------------------
-
-
 @settings(max_examples=40)
 @given(
     records=st.lists(st.integers(0, 99), min_size=1, max_size=30, unique=True),
@@ -170,9 +167,6 @@ def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
         assert [stride == 0 for stride in strides] == [True, True, False]
         with pytest.raises(InputError, match=rf"^batch_size {count + 1} is more than the {count} "):
             batches_for([1], kind="input", dpsgd=replace(dpsgd, batch_size=count + 1))
-
-
-# --- canaries that do not fit ------------------------------------------------------------------
 
 
 def direction(*values: float) -> DirectionCanary:

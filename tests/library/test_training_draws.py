@@ -34,9 +34,6 @@ seeds = st.integers(0, 2**63)
 lists_of_runs = st.lists(words_of_32_bits, min_size=1, max_size=5, unique=True)
 
 
-# --- a plain Philox and Box-Muller -------------------------------------------------------------
-
-
 def plain_words(
     counter: Sequence[NDArray[np.int64] | int], key: Sequence[int]
 ) -> tuple[NDArray[np.uint64], ...]:
@@ -89,9 +86,6 @@ def test_words_are_the_published_ones(counter, key, expected):
     assert tuple(int(word) for word in plain_words(counter, key)) == expected
 
 
-# --- streams and keys -------------------------------------------------------------------------
-
-
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**63), purpose=st.integers(0, 30), index=st.sampled_from([0, 1, 2, 30]))
 def test_a_stream_is_the_child_of_its_purpose(seed, purpose, index):
@@ -117,9 +111,6 @@ def test_the_key_is_expanded_from_the_whole_seed():
         assert philox_key(seed=seed).tolist() == expected.tolist()
     # These seeds agree in their low 32 bits.
     assert philox_key(seed=3).tolist() != philox_key(seed=2**32 + 3).tolist()
-
-
-# --- draws are functions of seed, purpose, step, run and position alone -------------------------
 
 
 @settings(max_examples=40)
@@ -171,9 +162,6 @@ def test_samples_are_the_documented_words_below_the_rate(count, seed, step, runs
         assert np.array_equal(mask[row], (expected < threshold).astype(np.float32))
 
 
-# --- their law ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("num_runs", [100, pytest.param(1_000, marks=pytest.mark.exhaustive)])
 def test_normals_are_standard_normal(num_runs: int) -> None:
     """Moments are within 4.5 standard errors; tail frequencies pass binomial tests."""
@@ -190,9 +178,6 @@ def test_normals_are_standard_normal(num_runs: int) -> None:
             assert test.pvalue > 1e-4
     assert np.abs(drawn).max() < 6.7
     assert kstest(drawn[::4].ravel(), norm.cdf).pvalue > 1e-3
-
-
-# --- worlds ------------------------------------------------------------------------------------
 
 
 def worlds_of(

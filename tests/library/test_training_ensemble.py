@@ -100,9 +100,6 @@ def assert_close(result: EnsembleResult, whole: EnsembleResult, order: Sequence[
     assert np.mean(difference > 0) < 0.02
 
 
-# --- blocks and threads ------------------------------------------------------------------------
-
-
 LISTS = replace(SETTINGS, max_grad_norm=0.4)
 FIXED = replace(LISTS, sample_rate=1.0, sampling=Sampling.FIXED, batch_size=7, canary_period=2)
 WAYS = {
@@ -185,9 +182,6 @@ def test_progress_counts_model_steps(num_threads: int) -> None:
     assert sorted(set(done)) == [2, 4]
 
 
-# --- divergence --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", CANARIES)
 def test_divergence_names_the_first_run_and_its_step(kind: str) -> None:
     """Without noise, a run diverges at its first batch that is not empty."""
@@ -239,9 +233,6 @@ def test_records_without_a_gradient_and_no_test_records(rate, test_records):
     result = train(range(4), records=records, dpsgd=dpsgd, test_records=test_records)
     assert np.isfinite(result.observations).all()
     assert np.isnan(result.test_accuracy).all()
-
-
-# --- the rest of the process -------------------------------------------------------------------
 
 
 @every_way
@@ -303,8 +294,6 @@ def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
         train(range(8), runs_at_once=1, num_threads=2, **per_run)
     assert most == 1
 
-
-# --- memory ------------------------------------------------------------------------------------
 
 FAILURE = MemoryError()
 
@@ -467,8 +456,6 @@ def test_free_memory_is_within_the_limits_of_all_control_groups(
             assert runs_module.free_bytes(device) == expected
 
 
-# --- arguments: refusals -----------------------------------------------------------------------
-
 FEATURES, LABELS = RECORDS.features, RECORDS.labels
 IMAGES = Records(np.random.default_rng(1).standard_normal((N, 2, 6, 6), np.float32), LABELS)
 BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_period": 3}
@@ -586,9 +573,6 @@ BINARY = replace(SETTINGS, loss="binary_cross_entropy")
 def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         train(**({"runs": 8} | changes))
-
-
-# --- arguments: effects ------------------------------------------------------------------------
 
 
 def test_defaults_are_the_documented_ones() -> None:

@@ -321,9 +321,6 @@ def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
     assert counts == [64, 64, 23, 64, 64, 23, 64, 12]
 
 
-# --- numbers on the edge -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("outputs", ["softmax 3", "sigmoid 3"])
 @pytest.mark.parametrize("name", ONE_OF_EACH_PATH)
 def test_records_of_any_scale_give_finite_sums(name: str, outputs: str) -> None:
@@ -386,9 +383,6 @@ def test_a_pixel_that_is_not_a_number_reaches_the_sums() -> None:
         assert bool(sums.isfinite().all()) == finite
 
 
-# --- bits --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "path_name"),
     [
@@ -425,9 +419,6 @@ def test_a_run_has_the_same_bits_in_any_company(name: str, path_name: str) -> No
         rows = batch.rows.flip(0) if batch.rows.dim() == 2 else batch.rows
         backwards = Batch(rows, batch.weights.flip(0))
         assert torch.equal(sums_of(path, parameters.flip(0), backwards, 0.5).flip(0), whole)
-
-
-# --- which path --------------------------------------------------------------------------------
 
 
 class Scaled(nn.Linear):
@@ -554,8 +545,6 @@ def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
         assert accuracy[run] == pytest.approx(np.mean(predicted == labels), abs=1.5 / count)
     assert accuracy.std() > 0
 
-
-# --- units of modules --------------------------------------------------------------------------
 
 # Models in which a unit without a rule is differentiated; their units, or None if these are layers.
 DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {

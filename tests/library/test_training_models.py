@@ -155,8 +155,6 @@ def test_fixed_parameters_follow_from_the_experiments_seed_alone():
         module_of(settings, **SHAPE, pretrained=given[:7])
 
 
-# --- models of the user's own ------------------------------------------------------------------
-
 OWN = """
 from torch import nn
 
@@ -221,9 +219,6 @@ def test_configs_of_own_models_are_checked(changes, message):
         stage(**changes)
 
 
-# --- mechanisms --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "factors"),
     [
@@ -263,8 +258,6 @@ def test_the_mechanism_is_what_the_stage_says(changes):
     assert (mechanism.noise_multiplier, mechanism.record_steps) == (2.5, (20, 40))
 
 
-# --- without privacy ---------------------------------------------------------------------------
-
 WITHOUT_PRIVACY = {"canary": "loss", "adjacency": "add_remove", "noise_multiplier": 0.0}
 
 
@@ -295,9 +288,6 @@ def test_nothing_is_clipped_and_every_epsilon_is_infinite():
     assert table["gaussian_distance"].isna().all()
     assert profile(accounting, noise_multiplier=0.0)["delta"].tolist() == [1.0, 1.0]
     assert list(upper_bounds(accounting, noise_multiplier=2.0)) == list(table)
-
-
-# --- pretraining -------------------------------------------------------------------------------
 
 
 def pretrained_experiment(
@@ -382,9 +372,6 @@ def test_runs_start_from_the_pretrained_model_and_its_file(tmp_path: Path) -> No
         read_pretrained(path)
 
 
-# --- public records ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(6,), (3, 4, 4)])
 def test_records_of_the_audit_are_left_out_of_another_dataset(shape, tmp_path: Path) -> None:
     """Also where the two datasets are scaled by different auxiliary records."""
@@ -444,9 +431,6 @@ def test_public_records_that_do_not_fit_are_refused(public: Records, message: st
         pretrain(stage, data=DATA, public=public, device=CPU)
 
 
-# --- configs -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -479,9 +463,6 @@ def test_audits_of_one_model_share_its_pretraining() -> None:
         for settings in ({}, {"momentum": 0.1})
     )
     assert own != other
-
-
-# --- references ---------------------------------------------------------------------------------
 
 
 def test_a_reference_that_diverges() -> None:

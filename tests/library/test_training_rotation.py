@@ -63,9 +63,6 @@ def is_used(**changed: Any) -> bool:
     return plain_and_rotated(range(4), **changed)[2]
 
 
-# --- when the basis is used --------------------------------------------------------------------
-
-
 def direction(touched: int) -> DirectionCanary:
     """Touches some classes; what is observed is the length of all parameters' change."""
     gradient = np.zeros(NUM_CLASSES * WIDTH, np.float32)
@@ -105,9 +102,6 @@ def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(
         records, test_records = some_records(num_features)
         canaries = canaries_of(num_features)[kind]
         assert is_used(canary=canaries, records=records, test_records=test_records) == used
-
-
-# --- the basis ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=30)

@@ -8,15 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from one_record_at_a_time import (
-    DEVICES,
-    MODELS,
-    OUTPUTS,
-    Training,
-    Vector,
-    clipped_sum,
-    covering,
-)
+from one_record_at_a_time import DEVICES, MODELS, OUTPUTS, Training, Vector, clipped_sum, covering
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 

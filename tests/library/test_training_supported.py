@@ -99,10 +99,7 @@ def attention(dropout: float) -> nn.Module:
         (nn.RNN(4, 4), r"^RNN: .* use opacus\.layers\.DPRNN"),
         (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
         (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
-        (
-            Net(nn.utils.spectral_norm(nn.Linear(4, 4))),
-            r"buffer 'layers\.0\.weight_[uv]' changes",
-        ),
+        (Net(nn.utils.spectral_norm(nn.Linear(4, 4))), r"buffer 'layers\.0\.weight_[uv]' changes"),
         (Function(lambda x, _: x + torch.rand(())), "outputs are random"),
         (Function(lambda x, _: nn.functional.dropout(x, 0.5)), "outputs are random"),
         (Function(lambda x, _: x - x.mean(dim=0)), "depends on the other records"),

@@ -68,9 +68,6 @@ def direction(num_parameters: int) -> DirectionCanary:
     return DirectionCanary(drawn.astype(np.float32), 7)
 
 
-# --- what is observed, and its score --------------------------------------------------------------
-
-
 def naive(observed: Floats, dpsgd: DPSGD) -> Floats:
     """The sum over the canary's steps of logarithms of ratios of densities."""
     q, sigma = dpsgd.sample_rate, dpsgd.noise_multiplier
@@ -128,9 +125,6 @@ def test_the_optimizer_has_no_part_in_them() -> None:
         np.testing.assert_allclose(plain, other, atol=1e-6)
     with pytest.raises(InputError, match="noisy_gradients' is for training with noise"):
         train(mechanism(noise=0.0))
-
-
-# --- its law --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
