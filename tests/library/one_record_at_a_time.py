@@ -31,13 +31,10 @@ CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 NUM_TOKENS = 20
 # Of a name: the loss and the outputs. With one output there are two classes.
 OUTPUTS = {
-    "softmax 2": (CROSS_ENTROPY, 2),
-    "softmax 3": (CROSS_ENTROPY, 3),
-    "softmax 10": (CROSS_ENTROPY, 10),
-    "sigmoid 1": (BINARY, 1),
-    "sigmoid 3": (BINARY, 3),
+    "softmax 2": (CROSS_ENTROPY, 2), "softmax 3": (CROSS_ENTROPY, 3),
+    "softmax 10": (CROSS_ENTROPY, 10), "sigmoid 1": (BINARY, 1), "sigmoid 3": (BINARY, 3),
     "sigmoid 4": (BINARY, 4),
-}
+}  # fmt: skip
 DEVICES = [
     "cpu",
     pytest.param(

@@ -96,9 +96,7 @@ OF_NUMBERS = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, N
 @pytest.mark.parametrize(
     ("module", "records"), [(OF_NUMBERS, PRIVATE), (OF_TOKENS, TOKENS)], ids=["numbers", "tokens"]
 )
-def test_record_gradients_equal_autograd(
-    module: nn.Module, records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_gradients_equal_autograd(module, records, monkeypatch):
     parameters = start_of(module).astype(np.float32)
     gradients = RecordGradients(module, parameters, Loss.CROSS_ENTROPY)
     expected = gradients_of(module, parameters, records)
@@ -181,9 +179,7 @@ def full_bar(total: int, unit: str) -> Iterator[SimpleNamespace]:
 @pytest.mark.parametrize(
     ("sizes", "num_features", "most"), [([], 30, -0.65), ([8], NUM_FEATURES, 0.0)]
 )
-def test_crafted_inputs_oppose_their_targets(
-    sizes: list[int], num_features: int, most: float
-) -> None:
+def test_crafted_inputs_oppose_their_targets(sizes, num_features, most):
     attack = attack_on(some_data(num_features), sizes=sizes)
     steps = {"num_slots": 2, "crafting_steps": 800, "crafting_step_size": 0.02}
     crafting = replace(changed(attack, **steps), progress=full_bar)
@@ -256,9 +252,7 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
         (crafted_for(np.arange(NUM_FEATURES), 1.0), "needs features that are real numbers"),
     ],
 )
-def test_what_cannot_be_crafted_is_refused(
-    attack: Crafting, call: Callable[[Crafting], object], message: str
-) -> None:
+def test_what_cannot_be_crafted_is_refused(attack, call, message):
     with pytest.raises(InputError, match=message):
         call(attack)
 
@@ -271,9 +265,7 @@ def test_what_cannot_be_crafted_is_refused(
         ([8], Optimizer.ADAM, torch.optim.Adam, 0.01, 20),
     ],
 )
-def test_reference_equals_plain_torch(
-    sizes: list[int], optimizer: Optimizer, of_torch: Callable, rate: float, num_steps: int
-) -> None:
+def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_steps):
     """The linear model starts from zeros."""
     module = crafting_for(DATA, model="mlp" if sizes else "linear", hidden_sizes=sizes).module
     ticks: list[int] = []

@@ -146,13 +146,10 @@ def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
 def movement(**changes: object) -> Movement:
     """On known batches of all records, without noise."""
     known = {
-        "module": crafting_of().module,
-        "records": PRIVATE,
+        "module": crafting_of().module, "records": PRIVATE,
         "dpsgd": mechanism(0.0, STEPS, adjacency="add_remove"),
-        "initialisation": Initialisation.FIXED,
-        "seed": 6,
-        "device": CPU,
-    }
+        "initialisation": Initialisation.FIXED, "seed": 6, "device": CPU,
+    }  # fmt: skip
     return simulated_movement(**known | changes)
 
 
@@ -261,15 +258,10 @@ def run_of(observe: str, **changes: object) -> EnsembleResult:
         label = int(PRIVATE.labels[0] + 1) % CLASSES
         canary = InputCanary(PRIVATE.features[0], label, 0)
     arguments = {
-        "module": crafting_of().module,
-        "records": PRIVATE,
-        "canary": canary,
-        "dpsgd": mechanism(1.0, (2, 4), adjacency="add_remove", canary_period=2),
-        "runs": 6,
-        "seed": 1,
-        "observe": observe,
-        "keep_parameters": True,
-    }
+        "module": crafting_of().module, "records": PRIVATE, "canary": canary,
+        "dpsgd": mechanism(1.0, (2, 4), adjacency="add_remove", canary_period=2), "runs": 6,
+        "seed": 1, "observe": observe, "keep_parameters": True,
+    }  # fmt: skip
     return train_ensemble(**arguments | changes)
 
 

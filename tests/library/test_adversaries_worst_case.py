@@ -27,13 +27,9 @@ every_case = pytest.mark.parametrize(
 
 def drawing(runs: Sequence[int], sigma: float, **changes: object) -> Drawing:
     settings = {
-        "function": "dpcanary.adversaries.worst_case:draw_worst_case",
-        "observe": "sum",
-        "adjacency": "substitute",
-        "sample_rate": 1.0,
-        "record_steps": RECORD_STEPS,
-        "seed": 3,
-    }
+        "function": "dpcanary.adversaries.worst_case:draw_worst_case", "observe": "sum",
+        "adjacency": "substitute", "sample_rate": 1.0, "record_steps": RECORD_STEPS, "seed": 3,
+    }  # fmt: skip
     return Drawing(DrawingStage.model_validate(settings | changes, strict=False), sigma, runs)
 
 
@@ -50,9 +46,7 @@ def drawing(runs: Sequence[int], sigma: float, **changes: object) -> Drawing:
         (1.0, 0.03, 1),
     ],
 )
-def test_the_likelihood_ratio_is_that_of_the_densities(
-    q: float, sigma: float, steps: int, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_likelihood_ratio_is_that_of_the_densities(q, sigma, steps, adjacency, monkeypatch):
     """By scipy, for sums up to 12 standard deviations into the tails."""
     edge = steps * q + 12 * np.sqrt(steps * (sigma**2 + q * (1 - q)))
     sums = np.linspace(-edge, edge, 25_001)
@@ -92,21 +86,15 @@ def test_the_likelihood_ratio_is_stable_far_out() -> None:
         {"batches_per_pass": 5, "other_records": "opposite"},
     ],
 )
-def test_final_sums_and_their_scores_follow_the_mixture(
-    adjacency: Adjacency, way: dict[str, object]
-) -> None:
+def test_final_sums_and_their_scores_follow_the_mixture(adjacency, way):
     """Of shuffled batches, every pass moves the sum by the same, wherever the target is."""
     sigma, steps = 0.7, (10, 30, 60)
     drawn_runs = drawing(range(10_000), sigma, adjacency=adjacency, record_steps=steps, **way)
     sums = draw_worst_case(drawn_runs)
     context = ScoringContext(
-        drawn_runs.stage.sample_rate,
-        sigma,
-        steps,
-        None,
-        drawn_runs.stage.model_dump(),
+        drawn_runs.stage.sample_rate, sigma, steps, None, drawn_runs.stage.model_dump(),
         adjacency=adjacency,
-    )
+    )  # fmt: skip
     scores = final_sum(sums[:, :, None], context)[:, :, 0]
     signs = (1, 0 if adjacency is not Adjacency.SUBSTITUTE else -1)
     for column, step in enumerate(steps):
@@ -167,9 +155,7 @@ def naive_ratio(sums: Floats, worlds: Sequence[list[float]], size: int, sigma: f
 # Under `add_remove`, with one record in a batch, one record less would be one batch less.
 @every_case
 @pytest.mark.parametrize(("batches", "size", "sigma"), [(4, 3, 0.8), (2, 2, 0.5), (1, 5, 1.3)])
-def test_a_pass_has_the_ratio_of_its_densities(
-    adjacency: Adjacency, others: str, batches: int, size: int, sigma: float
-) -> None:
+def test_a_pass_has_the_ratio_of_its_densities(adjacency, others, batches, size, sigma):
     worlds = datasets(adjacency, GRADIENT[others], batches * size)
     stream, moves = np.random.default_rng(5), moves_of(adjacency, OtherRecords(others))
     for records in worlds:

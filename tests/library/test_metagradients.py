@@ -55,24 +55,17 @@ SHAPE = (1, 6, 6)
 MOMENTUM = {"momentum": 0.8, "weight_decay": 0.02}
 NESTEROV = {**MOMENTUM, "nesterov": True}
 OPTIMISERS = {
-    "plain": {},
-    "decay": {"weight_decay": 0.05},
-    "momentum": MOMENTUM,
-    "nesterov": NESTEROV,
-}
+    "plain": {}, "decay": {"weight_decay": 0.05}, "momentum": MOMENTUM, "nesterov": NESTEROV,
+}  # fmt: skip
 
 
 def net() -> nn.Module:
     """For images of one channel. It is smooth."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.GroupNorm(4, 8),
-        nn.GELU(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(),
         nn.Linear(72, 4),
-    )
+    )  # fmt: skip
 
 
 def records(count: int, *, seed: int) -> Records:
@@ -269,17 +262,10 @@ LOWER = float(CANARIES.features.min())
 
 def optimised(**changes: object) -> OptimisedCanaries:
     arguments = {
-        "module": net(),
-        "records": DATA,
-        "canaries": CANARIES,
-        "descent": drawn(**MOMENTUM)[0].descent,
-        "batch_size": 22,
-        "step_size": 0.3,
-        "num_metasteps": 2,
-        "seed": 3,
-        "lower": LOWER,
-        "upper": 1.0,
-    }
+        "module": net(), "records": DATA, "canaries": CANARIES,
+        "descent": drawn(**MOMENTUM)[0].descent, "batch_size": 22, "step_size": 0.3,
+        "num_metasteps": 2, "seed": 3, "lower": LOWER, "upper": 1.0,
+    }  # fmt: skip
     return optimise_canaries(**arguments | changes)
 
 
@@ -339,12 +325,9 @@ def smoothness(
     training: Training, pixels: Tensor, direction: Tensor, step_size: float, objective=None
 ) -> Smoothness:
     return metasmoothness(
-        training=training,
-        pixels=pixels,
-        direction=direction,
-        step_size=step_size,
+        training=training, pixels=pixels, direction=direction, step_size=step_size,
         objective=objective or loss_gap_objective(training.task, inserted_in(training)),
-    )
+    )  # fmt: skip
 
 
 def test_training_is_smooth_at_small_steps() -> None:
@@ -393,18 +376,10 @@ def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
 
 def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
     audit = {
-        "canary": "metagradient",
-        "dataset": "d",
-        "adjacency": "add_remove",
-        "model": "convnet",
-        "sample_rate": 1.0,
-        "noise_multiplier": 1.0,
-        "num_steps": 4,
-        "num_runs": 4,
-        "num_slots": 4,
-        **({} if "canary" in changes else {"metagradient": OPTIONS}),
-        **changes,
-    }
+        "canary": "metagradient", "dataset": "d", "adjacency": "add_remove", "model": "convnet",
+        "sample_rate": 1.0, "noise_multiplier": 1.0, "num_steps": 4, "num_runs": 4, "num_slots": 4,
+        **({} if "canary" in changes else {"metagradient": OPTIONS}), **changes,
+    }  # fmt: skip
     return experiment_of(audit, figures=figures, source="cifar10", num_records=12)
 
 

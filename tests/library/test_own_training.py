@@ -233,13 +233,10 @@ def opacus(seed: int, world: int, *, batch_size: int, poisson: bool):
         warnings.simplefilter("ignore")
         engine = PrivacyEngine()
         model, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
             data_loader=DataLoader(TensorDataset(features, labels), batch_size=batch_size),
-            noise_multiplier=4.0,
-            max_grad_norm=1.0,
-            poisson_sampling=poisson,
-        )
+            noise_multiplier=4.0, max_grad_norm=1.0, poisson_sampling=poisson,
+        )  # fmt: skip
         for some, targets in 3 * [*loader]:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(some), targets).backward()

@@ -155,16 +155,12 @@ def trained(
 
 # Each pair of kind, adjacency, number of slots and sampling is in one of these.
 TRAININGS = [
-    ("gradient", "substitute", 1, FULL_BATCHES),
-    ("gradient", "add_remove", 2, FIXED_BATCHES),
-    ("gradient", "zero_out", 1, FIXED_BATCHES),
-    ("direction", "substitute", 2, FIXED_BATCHES),
-    ("direction", "add_remove", 1, FULL_BATCHES),
-    ("direction", "zero_out", 2, FULL_BATCHES),
-    ("input", "substitute", 1, FIXED_BATCHES),
-    ("input", "add_remove", 1, FULL_BATCHES),
+    ("gradient", "substitute", 1, FULL_BATCHES), ("gradient", "add_remove", 2, FIXED_BATCHES),
+    ("gradient", "zero_out", 1, FIXED_BATCHES), ("direction", "substitute", 2, FIXED_BATCHES),
+    ("direction", "add_remove", 1, FULL_BATCHES), ("direction", "zero_out", 2, FULL_BATCHES),
+    ("input", "substitute", 1, FIXED_BATCHES), ("input", "add_remove", 1, FULL_BATCHES),
     ("input", "zero_out", 2, FIXED_BATCHES),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "adjacency", "num_slots", "sampling"), TRAININGS)
@@ -201,15 +197,12 @@ def result_of(
     """A result with given observations, without training."""
     runs = len(observations)
     return EnsembleResult(
-        dpsgd=DPSGD(1.0, 1.0, 0.1, RECORD_STEPS, adjacency=adjacency),
-        observe=observe,
-        canaries=CanarySet(tuple(canaries), target_labels=(1, 0)),
-        runs=np.arange(runs),
+        dpsgd=DPSGD(1.0, 1.0, 0.1, RECORD_STEPS, adjacency=adjacency), observe=observe,
+        canaries=CanarySet(tuple(canaries), target_labels=(1, 0)), runs=np.arange(runs),
         worlds=np.zeros((runs, len(canaries)), np.int64),
         observations=observations.astype(np.float32),
-        test_accuracy=np.full(runs, np.nan, np.float32),
-        parameters=None,
-    )
+        test_accuracy=np.full(runs, np.nan, np.float32), parameters=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["gradient", "direction"])

@@ -64,13 +64,10 @@ def batches_for(
 ) -> Batches:
     canaries = CANARIES[kind][:num_slots]
     return batches_of(dpsgd, shared=shared)(
-        table=table_of(RECORDS, canaries, CPU),
-        slots=slots_for(canaries, dpsgd),
-        worlds=worlds_for(runs, num_slots),
-        dpsgd=dpsgd,
-        seed=seed,
+        table=table_of(RECORDS, canaries, CPU), slots=slots_for(canaries, dpsgd),
+        worlds=worlds_for(runs, num_slots), dpsgd=dpsgd, seed=seed,
         runs=torch.tensor(runs, dtype=torch.int64),
-    )
+    )  # fmt: skip
 
 
 def members(batch: Batch) -> NDArray[np.float64]:

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,12 +32,9 @@ from dpcanary.training.settings import Initialisation, InitialWeights, Optimizer
 
 N, NUM_FEATURES, NUM_STEPS, SEED, TARGET = 24, 6, 9, 11, 4
 SETTINGS = DPSGD(
-    noise_multiplier=0.7,
-    max_grad_norm=1.3,
-    learning_rate=0.8,
-    record_steps=(1, 4, NUM_STEPS),
+    noise_multiplier=0.7, max_grad_norm=1.3, learning_rate=0.8, record_steps=(1, 4, NUM_STEPS),
     sample_rate=0.3,
-)
+)  # fmt: skip
 LINEAR = nn.Linear(NUM_FEATURES, 3)
 PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, 3))
 
@@ -67,15 +63,10 @@ SLOTS = [  # their targets are in no order
 
 def train(runs: Any, **changes: Any) -> EnsembleResult:
     arguments = {
-        "module": LINEAR,
-        "records": RECORDS,
-        "test_records": TEST_RECORDS,
-        "canary": CANARIES["input"],
-        "dpsgd": SETTINGS,
-        "seed": SEED,
-        "initialisation": Initialisation.ZEROS,
-        "keep_parameters": True,
-    }
+        "module": LINEAR, "records": RECORDS, "test_records": TEST_RECORDS,
+        "canary": CANARIES["input"], "dpsgd": SETTINGS, "seed": SEED,
+        "initialisation": Initialisation.ZEROS, "keep_parameters": True,
+    }  # fmt: skip
     return train_ensemble(runs=runs, **(arguments | changes))
 
 
@@ -141,19 +132,14 @@ def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
         ("uneven", FIXED),
     ],
 )
-def test_compiled_passes_give_a_run_the_same_bits_in_any_block_thread_and_order(
-    name: str, dpsgd: DPSGD
-) -> None:
+def test_compiled_passes_give_a_run_the_same_bits_in_any_block_thread_and_order(name, dpsgd):
     features = MODELS[name].features(40).numpy()
     everyone = Records(features, np.arange(40) % 3)
     way = {
-        "module": MODELS[name].module(3),
-        "records": everyone[:N],
-        "test_records": everyone[N:],
-        "canary": InputCanary(-features[TARGET], 1, TARGET),
-        "dpsgd": dpsgd,
+        "module": MODELS[name].module(3), "records": everyone[:N], "test_records": everyone[N:],
+        "canary": InputCanary(-features[TARGET], 1, TARGET), "dpsgd": dpsgd,
         "initialisation": Initialisation.PER_RUN,
-    }
+    }  # fmt: skip
     whole = train(range(12), **way)
     assert len(np.unique(whole.parameters, axis=0)) == 12
     assert_same_bits(train(range(12), runs_at_once=5, num_threads=2, **way), whole)
@@ -186,13 +172,9 @@ def test_progress_counts_model_steps(num_threads: int) -> None:
 def test_divergence_names_the_first_run_and_its_step(kind: str) -> None:
     """Without noise, a run diverges at its first batch that is not empty."""
     dpsgd = replace(
-        SETTINGS,
-        noise_multiplier=0.0,
-        max_grad_norm=1e3,
-        learning_rate=3e38,
-        sample_rate=0.02,
+        SETTINGS, noise_multiplier=0.0, max_grad_norm=1e3, learning_rate=3e38, sample_rate=0.02,
         record_steps=(1, 4, 9, 40),
-    )
+    )  # fmt: skip
     records, runs = replace(RECORDS, features=50.0 * RECORDS.features), range(20, 60)
     known = {"records": records, "dpsgd": dpsgd, "seed": SEED}
     training = Training(module=LINEAR, canaries=[CANARIES[kind]], **known)
@@ -251,12 +233,9 @@ def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: 
     try:
         torch.set_num_threads(2)
         second = train(
-            range(12),
-            runs_at_once=5,
-            num_threads=2,
-            on_progress=lambda done: seen.add(torch.get_num_threads()),
-            **way,
-        )
+            range(12), runs_at_once=5, num_threads=2,
+            on_progress=lambda done: seen.add(torch.get_num_threads()), **way,
+        )  # fmt: skip
         assert torch.get_num_threads() == 2
         with pytest.raises(InputError, match="coordinate is 1000000, and there are 21 parameters"):
             train([0, 1], canary=GradientCanary(10**6, TARGET))
@@ -270,9 +249,7 @@ def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: 
     assert seen == {1}  # each worker uses one thread
 
 
-def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_initial_parameters_are_drawn_by_one_thread_at_a_time(monkeypatch):
     """They use PyTorch's one generator, also when a run that diverged is trained again."""
     drawing, most, lock = 0, 0, threading.Lock()
     draw = nn.Linear.reset_parameters
@@ -325,26 +302,16 @@ def fail_above(
         (1, 1, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
     ],
 )
-def test_runs_that_do_not_fit_are_halved(
-    *,
-    most: int,
-    num_threads: int,
-    failure: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_runs_that_do_not_fit_are_halved(most, num_threads, failure, monkeypatch, caplog):
     runs = range(5, 24)
     expected = train(runs, canary=CANARIES["coordinate"])
     fail_above(monkeypatch, most, failure, after=2)
     done: list[int] = []
     with caplog.at_level(logging.WARNING, "dpcanary"):
         result = train(
-            runs,
-            canary=CANARIES["coordinate"],
-            runs_at_once=12,
-            num_threads=num_threads,
+            runs, canary=CANARIES["coordinate"], runs_at_once=12, num_threads=num_threads,
             on_progress=done.append,
-        )
+        )  # fmt: skip
     assert_close(result, expected, range(len(runs)))
     # Each block subtracts its failed steps, so the sum never falls below 0.
     assert sum(done) == len(runs) * NUM_STEPS
@@ -430,9 +397,7 @@ def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(sizes) == 20
 
 
-def test_free_memory_is_within_the_limits_of_all_control_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_memory_is_within_the_limits_of_all_control_groups(tmp_path, monkeypatch):
     membership, device = tmp_path / "membership", torch.device("cpu")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000))
     monkeypatch.setattr(runs_module, "_CGROUP", tmp_path)

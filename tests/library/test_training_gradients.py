@@ -244,9 +244,7 @@ def cases() -> list[tuple[str, str]]:
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @every_device
 @pytest.mark.parametrize(("name", "outputs"), cases())
-def test_sums_and_logits_are_those_of_one_record_at_a_time(
-    name: str, outputs: str, device: str
-) -> None:
+def test_sums_and_logits_are_those_of_one_record_at_a_time(name, outputs, device):
     assert_contract(name, outputs, device=device)
 
 
@@ -277,9 +275,7 @@ FEW = {  # limits on what is computed at once: of a path's batches, and of a lay
 @every_device
 @pytest.mark.parametrize("limits", FEW)
 @pytest.mark.parametrize("name", ["tanh", "uneven", "few places", "padded text", "scale"])
-def test_batches_that_do_not_fit_are_split(
-    name: str, limits: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_do_not_fit_are_split(name, limits, device, monkeypatch):
     for module, constant, value in FEW[limits]:
         monkeypatch.setattr(module, constant, value)
     # A perceptron's batch is split beyond 64 records.
@@ -295,15 +291,11 @@ def test_batches_that_do_not_fit_are_split(
         ("three kinds", "sigmoid 1", 530),
     ],
 )
-def test_the_compiled_pass_takes_256_records_at_a_time(
-    name: str, outputs: str, records: int
-) -> None:
+def test_the_compiled_pass_takes_256_records_at_a_time(name, outputs, records):
     assert_contract(name, outputs, device="cpu", count=records - 1)  # beside one canary
 
 
-def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(monkeypatch):
     monkeypatch.setattr(perceptron_path, "_BYTES_AT_ONCE", 1)
     counts = []
     forward = DenseLayers.forward
@@ -517,9 +509,7 @@ def test_integers_of_a_table_are_features_of_a_linear_head() -> None:
         (convnet(3), (3, 4, 4), "does not run on records of shape"),
     ],
 )
-def test_records_of_another_shape_are_refused(
-    module: nn.Module, shape: tuple[int, ...], message: str
-) -> None:
+def test_records_of_another_shape_are_refused(module, shape, message):
     table = RecordTable(torch.zeros(4, *shape), torch.arange(4) % 3, num_canaries=1)
     with pytest.raises(InputError, match=message):
         path_chosen(module, table)
@@ -528,9 +518,7 @@ def test_records_of_another_shape_are_refused(
 @pytest.mark.parametrize(
     ("name", "num_outputs"), [("linear 15", 3), ("tanh", 1), ("relu first", 1), ("in place", 3)]
 )
-def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
-    name: str, num_outputs: int
-) -> None:
+def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(name, num_outputs):
     model, count = MODELS[name], 1_100  # more than are evaluated at once
     module, parameters = model.module(num_outputs), parameters_of(model.module(num_outputs), 4)
     loss = CROSS_ENTROPY if num_outputs > 1 else BINARY
@@ -548,16 +536,9 @@ def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
 
 # Models in which a unit without a rule is differentiated; their units, or None if these are layers.
 DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
-    "scale": None,
-    "transposed": None,
-    "recurs": None,
-    "twice": None,
-    "PReLU": None,
-    "LSTM": None,
-    "own parameter": ("",),
-    "another's weight": ("",),
-    "merges": ("",),
-}
+    "scale": None, "transposed": None, "recurs": None, "twice": None, "PReLU": None, "LSTM": None,
+    "own parameter": ("",), "another's weight": ("",), "merges": ("",),
+}  # fmt: skip
 
 
 def path_for(name: str, *, vectorise: bool = False) -> tuple[nn.Module, ModulePath]:
@@ -625,9 +606,7 @@ class Squashed(Scale):
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(512, 512), Squashed()], ids=["rule", "no rule"])
-def test_no_tensor_holds_records_times_parameters(
-    layer: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_tensor_holds_records_times_parameters(layer, monkeypatch):
     """No tensor is near the size of all 20 gradients."""
     monkeypatch.setattr("dpcanary.training.modules.layer_rules._CPU_BYTES", 1 << 21)
     module = nn.Sequential(layer, nn.Tanh(), nn.Linear(512, 2))

@@ -54,15 +54,9 @@ SHAPE: dict[str, Any] = {"shape": (6,), "num_classes": 3}
 
 def experiment(**changes: object) -> Experiment:
     audit = {
-        "canary": "gradient",
-        "sample_rate": 0.5,
-        "dataset": "digits",
-        "noise_multiplier": 1.0,
-        "num_steps": 40,
-        "num_runs": 4,
-        "learning_rate": 0.2,
-        **changes,
-    }
+        "canary": "gradient", "sample_rate": 0.5, "dataset": "digits", "noise_multiplier": 1.0,
+        "num_steps": 40, "num_runs": 4, "learning_rate": 0.2, **changes,
+    }  # fmt: skip
     dataset = {"source": "digits", "num_records": 20}
     config = {
         "experiment": "test",
@@ -244,12 +238,9 @@ def test_learning_rates_follow_the_schedule(name: str, factors: list[float]):
 def test_the_mechanism_is_what_the_stage_says(changes):
     changes = {"sample_rate": 0.3} | changes
     changes |= {
-        "adjacency": "add_remove",
-        "optimizer": "momentum",
-        "momentum": 0.5,
-        "loss": "binary_cross_entropy",
-        "max_grad_norm": 3.0,
-    }
+        "adjacency": "add_remove", "optimizer": "momentum", "momentum": 0.5,
+        "loss": "binary_cross_entropy", "max_grad_norm": 3.0,
+    }  # fmt: skip
     mechanism = mechanism_of(stage(**changes), record_steps=(20, 40), noise_multiplier=2.5)
     for name in changes.keys() - {"model", "canary"}:
         assert getattr(mechanism, name) == (changes[name] or 1.0)
@@ -355,15 +346,9 @@ def test_runs_start_from_the_pretrained_model_and_its_file(tmp_path: Path) -> No
     path, canary = tmp_path / "model.npz", InputCanary(DATA.private.features[0], 1, 0)
     write_pretrained(path, pretrained)
     shard = train_shard(
-        stage,
-        data=DATA,
-        canaries=[canary],
-        noise_multiplier=1.0,
-        runs=range(4),
-        inputs={},
-        device=CPU,
-        pretrained=read_pretrained(path),
-    )
+        stage, data=DATA, canaries=[canary], noise_multiplier=1.0, runs=range(4), inputs={},
+        device=CPU, pretrained=read_pretrained(path),
+    )  # fmt: skip
     np.testing.assert_allclose(shard.test_accuracy, pretrained.test_accuracy, atol=1e-6)
     write_pretrained(path, Pretrained(np.arange(5, dtype=np.float32), 0.5))
     np.testing.assert_array_equal(read_pretrained(path), np.arange(5))

@@ -51,15 +51,10 @@ def train(
 ) -> EnsembleResult:
     first = next(module.parameters())
     return train_ensemble(
-        module=module,
-        records=some_records(first.shape[1]),
-        canary=canary,
-        dpsgd=dpsgd,
-        runs=runs,
-        seed=4,
-        observe=observe,
+        module=module, records=some_records(first.shape[1]), canary=canary, dpsgd=dpsgd, runs=runs,
+        seed=4, observe=observe,
         initialisation="zeros" if isinstance(module, nn.Linear) else "fixed",
-    )
+    )  # fmt: skip
 
 
 def direction(num_parameters: int) -> DirectionCanary:
