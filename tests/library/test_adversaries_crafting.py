@@ -225,46 +225,40 @@ WITH_NAN[11, 2] = np.nan
 DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (crafted_by(f"{__name__}:first_alone"), "first_alone made 1 canaries for 3 slots"),
-        (crafted_by(f"{__name__}:no_list"), "no_list returned None; it must return a list of can"),
-        (crafted_by(f"{__name__}:numbers"), "numbers returned 1; it must return a list of canar"),
-        (crafted_by(f"{__name__}:nothing"), "there is no function '.*:nothing'"),
-        (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
-        (
-            lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
-            "num_slots 8 is more than the 7 auxiliary records",
-        ),
-        (
-            lambda own: natural(with_data(own, auxiliary=Records(WITH_NAN, AUXILIARY.labels))),
-            r"candidate 11 for a canary has a gradient .* not finite",
-        ),
-        (
-            lambda own: mislabeled(replace(own, reference=DIVERGED)),
-            r"candidate 0 .* not finite: lower the reference's learn",
-        ),
-        (lambda own: mislabeled(of_one_class(own)), "needs a dataset of at least 2 classes"),
-        (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
-        (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
-        (crafted_for(PRIVATE.features[0], np.inf), "crafted_input diverged; lower crafting_step"),
-        (crafted_for(np.arange(NUM_FEATURES), 1.0), "needs features that are real numbers"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (crafted_by(f"{__name__}:first_alone"), "first_alone made 1 canaries for 3 slots"),
+    (crafted_by(f"{__name__}:no_list"), "no_list returned None; it must return a list of can"),
+    (crafted_by(f"{__name__}:numbers"), "numbers returned 1; it must return a list of canar"),
+    (crafted_by(f"{__name__}:nothing"), "there is no function '.*:nothing'"),
+    (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
+    (
+        lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
+        "num_slots 8 is more than the 7 auxiliary records",
+    ),
+    (
+        lambda own: natural(with_data(own, auxiliary=Records(WITH_NAN, AUXILIARY.labels))),
+        r"candidate 11 for a canary has a gradient .* not finite",
+    ),
+    (
+        lambda own: mislabeled(replace(own, reference=DIVERGED)),
+        r"candidate 0 .* not finite: lower the reference's learn",
+    ),
+    (lambda own: mislabeled(of_one_class(own)), "needs a dataset of at least 2 classes"),
+    (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
+    (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
+    (crafted_for(PRIVATE.features[0], np.inf), "crafted_input diverged; lower crafting_step"),
+    (crafted_for(np.arange(NUM_FEATURES), 1.0), "needs features that are real numbers"),
+])  # fmt: skip
 def test_what_cannot_be_crafted_is_refused(attack, call, message):
     with pytest.raises(InputError, match=message):
         call(attack)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "optimizer", "of_torch", "rate", "num_steps"),
-    [
-        ([], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
-        ([8], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
-        ([8], Optimizer.ADAM, torch.optim.Adam, 0.01, 20),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "optimizer", "of_torch", "rate", "num_steps"), [
+    ([], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
+    ([8], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
+    ([8], Optimizer.ADAM, torch.optim.Adam, 0.01, 20),
+])  # fmt: skip
 def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_steps):
     """The linear model starts from zeros."""
     module = crafting_for(DATA, model="mlp" if sizes else "linear", hidden_sizes=sizes).module

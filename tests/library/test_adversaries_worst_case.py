@@ -34,18 +34,15 @@ def drawing(runs: Sequence[int], sigma: float, **changes: object) -> Drawing:
 
 
 @every_adjacency
-@pytest.mark.parametrize(
-    ("q", "sigma", "steps"),
-    [
-        (1.0, 22.37, 500),
-        (0.25, 5.574, 500),
-        (0.01, 3.0, 900),
-        (0.3, 0.4, 7),
-        (0.3, 0.05, 40),  # with little noise, the terms are too far apart for powers
-        (0.5, 0.02, 1),
-        (1.0, 0.03, 1),
-    ],
-)
+@pytest.mark.parametrize(("q", "sigma", "steps"), [
+    (1.0, 22.37, 500),
+    (0.25, 5.574, 500),
+    (0.01, 3.0, 900),
+    (0.3, 0.4, 7),
+    (0.3, 0.05, 40),  # with little noise, the terms are too far apart for powers
+    (0.5, 0.02, 1),
+    (1.0, 0.03, 1),
+])  # fmt: skip
 def test_the_likelihood_ratio_is_that_of_the_densities(q, sigma, steps, adjacency, monkeypatch):
     """By scipy, for sums up to 12 standard deviations into the tails."""
     edge = steps * q + 12 * np.sqrt(steps * (sigma**2 + q * (1 - q)))
@@ -77,15 +74,12 @@ def test_the_likelihood_ratio_is_stable_far_out() -> None:
 
 
 @every_adjacency
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"sample_rate": 1.0},
-        {"sample_rate": 0.0625},
-        {"batches_per_pass": 5, "other_records": "zero"},
-        {"batches_per_pass": 5, "other_records": "opposite"},
-    ],
-)
+@pytest.mark.parametrize("way", [
+    {"sample_rate": 1.0},
+    {"sample_rate": 0.0625},
+    {"batches_per_pass": 5, "other_records": "zero"},
+    {"batches_per_pass": 5, "other_records": "opposite"},
+])  # fmt: skip
 def test_final_sums_and_their_scores_follow_the_mixture(adjacency, way):
     """Of shuffled batches, every pass moves the sum by the same, wherever the target is."""
     sigma, steps = 0.7, (10, 30, 60)
@@ -208,14 +202,11 @@ def test_a_process_of_ones_own_has_one_slot_and_a_stream_for_every_run() -> None
     assert len(np.unique(draws)) == draws.size
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"function": f"{__name__}:by_step"}, r"shape \(3, 10\); it must begin with \(10, 3\)"),
-        ({"function": "no.such:draw"}, "there is no function 'no.such:draw'.*installed here"),
-        ({"observe": "change"}, "observed by its sum or ratio, not by 'change'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"function": f"{__name__}:by_step"}, r"shape \(3, 10\); it must begin with \(10, 3\)"),
+    ({"function": "no.such:draw"}, "there is no function 'no.such:draw'.*installed here"),
+    ({"observe": "change"}, "observed by its sum or ratio, not by 'change'"),
+])  # fmt: skip
 def test_a_process_that_does_not_fit_is_named(changes: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         draw_shard(drawing(range(10), 1.0, **changes))

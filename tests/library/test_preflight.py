@@ -36,21 +36,18 @@ def sequences() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (8, 8)), nn.GRU(8, 10))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_records": 105}, "datasets.data: digits: num_records 105 is no multiple of its 10"),
-        ({"num_records": 1790}, "class 8 has 174 records, num_records 1790 needs 179"),
-        ({"num_test": 5000}, "num_test 5000 is not possible: 849 records are left"),
-        ({"num_auxiliary": 1700}, "num_auxiliary 1700 is not possible: 1697 records"),
-        ({"source": "cifar10", "num_records": 60_000}, "class 0 has 5000 records, num_records"),
-        (
-            {"source": "cifar10", "num_records": 50_000, "num_auxiliary": 10},
-            "50000 of its 50000 records are private",
-        ),
-        ({"source": "purchase100_synthetic", "max_records": 400, "num_records": 500}, "needs 5"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"num_records": 105}, "datasets.data: digits: num_records 105 is no multiple of its 10"),
+    ({"num_records": 1790}, "class 8 has 174 records, num_records 1790 needs 179"),
+    ({"num_test": 5000}, "num_test 5000 is not possible: 849 records are left"),
+    ({"num_auxiliary": 1700}, "num_auxiliary 1700 is not possible: 1697 records"),
+    ({"source": "cifar10", "num_records": 60_000}, "class 0 has 5000 records, num_records"),
+    (
+        {"source": "cifar10", "num_records": 50_000, "num_auxiliary": 10},
+        "50000 of its 50000 records are private",
+    ),
+    ({"source": "purchase100_synthetic", "max_records": 400, "num_records": 500}, "needs 5"),
+])  # fmt: skip
 def test_counts_that_do_not_fit(changes, message):
     assert message in refused({**DIGITS, **changes})
 
@@ -66,14 +63,11 @@ def test_counts_that_fit():
         check_experiment(parse_experiment(checked), device_is_here=False)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "model", "message"),
-    [
-        (DIGITS, "convnet", "audits: one: model convnet takes images of shape (3, 32, 32)"),
-        ({"source": "cifar10", "num_records": 100}, "linear", "takes flat features"),
-        (DIGITS, "test_preflight:sequences", "use opacus.layers.DPGRU"),
-    ],
-)
+@pytest.mark.parametrize(("dataset", "model", "message"), [
+    (DIGITS, "convnet", "audits: one: model convnet takes images of shape (3, 32, 32)"),
+    ({"source": "cifar10", "num_records": 100}, "linear", "takes flat features"),
+    (DIGITS, "test_preflight:sequences", "use opacus.layers.DPGRU"),
+])  # fmt: skip
 def test_models_that_cannot_be_trained(dataset, model, message, monkeypatch):
     monkeypatch.setattr(nn.GRU, "forward", lambda self, x: x.mean(1)[:, :1].expand(-1, 10) + 0)
     assert message in refused(dataset, model=model)
@@ -123,14 +117,10 @@ def test_what_was_begun_is_not_looked_at_again(tmp_path):
     assert needs_check(experiment, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--model", "normalised_models:build", "--cost"), "BatchNorm1d"),
-        (("--device", "cuda"), "PyTorch finds no GPU"),
-    ],
-    ids=["model", "device"],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (("--model", "normalised_models:build", "--cost"), "BatchNorm1d"),
+    (("--device", "cuda"), "PyTorch finds no GPU"),
+], ids=["model", "device"])  # fmt: skip
 def test_the_command_says_so_before_it_times_or_starts_anything(
     options, message, tmp_path, monkeypatch
 ):

@@ -42,17 +42,14 @@ def log_odds(logits: np.ndarray, label: int) -> float:
     return float(np.log(p[label] / (p.sum() - p[label])))
 
 
-@pytest.mark.parametrize(
-    ("logits", "label", "expected"),
-    [
-        ([1000.0, -1000.0, -1000.0], 0, 2000.0 - log(2)),
-        ([-1000.0, 1000.0, 1000.0], 0, -2000.0 - log(2)),
-        ([1000.0, 1000.0, -1000.0], 1, 0.0),
-        ([-1000.0, -1000.0, -1000.0], 2, -log(2)),
-        ([1e5, 0.0, -1e5], 2, -2e5),
-        ([0.3, -1.1], 1, -1.4),
-    ],
-)
+@pytest.mark.parametrize(("logits", "label", "expected"), [
+    ([1000.0, -1000.0, -1000.0], 0, 2000.0 - log(2)),
+    ([-1000.0, 1000.0, 1000.0], 0, -2000.0 - log(2)),
+    ([1000.0, 1000.0, -1000.0], 1, 0.0),
+    ([-1000.0, -1000.0, -1000.0], 2, -log(2)),
+    ([1e5, 0.0, -1e5], 2, -2e5),
+    ([0.3, -1.1], 1, -1.4),
+])  # fmt: skip
 def test_logit_confidence_is_stable(logits: list[float], label: int, expected: float) -> None:
     [score] = logit_confidence(np.array([logits]), np.array([label]))
     assert score == pytest.approx(expected, rel=1e-12, abs=1e-9)

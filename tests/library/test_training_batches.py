@@ -175,31 +175,28 @@ def direction(*values: float) -> DirectionCanary:
 C = POISSON.max_grad_norm
 
 
-@pytest.mark.parametrize(
-    ("canary", "message"),
-    [
-        (
-            direction(C, C),
-            r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
-            r" clipped gradients are never as long: scale it down$",
-        ),
-        (direction(0.01 * C, C), r"length 2\.50012"),  # longer by 5e-5 of its length
-        (DirectionCanary(np.full(8, 0.1), 4), "must be 9 finite numbers, one per parameter"),
-        (DirectionCanary(np.full((3, 3), 0.1), 4), "must be 9 finite numbers"),
-        (DirectionCanary(np.full(9, np.nan), 4), "must be 9 finite numbers"),
-        (GradientCanary(9, 4), "^canary: coordinate is 9, and there are 9 parameters of the model"),
-        (GradientCanary(-1, 4), "^canary: coordinate is -1; it must be"),
-        (GradientCanary(7, -1), "^canary: target is -1; it must be a whole number"),
-        (GradientCanary(7, N), "^canary: target is 23, and there are 23 records$"),
-        # A single feature would be broadcast to all of them.
-        (
-            InputCanary(np.ones(1), 1, 4),
-            r"^input canary: its features have shape \(1,\), those of records \(2,\)$",
-        ),
-        (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
-        (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
-    ],
-)
+@pytest.mark.parametrize(("canary", "message"), [
+    (
+        direction(C, C),
+        r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
+        r" clipped gradients are never as long: scale it down$",
+    ),
+    (direction(0.01 * C, C), r"length 2\.50012"),  # longer by 5e-5 of its length
+    (DirectionCanary(np.full(8, 0.1), 4), "must be 9 finite numbers, one per parameter"),
+    (DirectionCanary(np.full((3, 3), 0.1), 4), "must be 9 finite numbers"),
+    (DirectionCanary(np.full(9, np.nan), 4), "must be 9 finite numbers"),
+    (GradientCanary(9, 4), "^canary: coordinate is 9, and there are 9 parameters of the model"),
+    (GradientCanary(-1, 4), "^canary: coordinate is -1; it must be"),
+    (GradientCanary(7, -1), "^canary: target is -1; it must be a whole number"),
+    (GradientCanary(7, N), "^canary: target is 23, and there are 23 records$"),
+    # A single feature would be broadcast to all of them.
+    (
+        InputCanary(np.ones(1), 1, 4),
+        r"^input canary: its features have shape \(1,\), those of records \(2,\)$",
+    ),
+    (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
+    (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
+])  # fmt: skip
 def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     """Also if they are the second of two."""
     fits = {

@@ -123,15 +123,12 @@ def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
 
 
 @pytest.mark.usefixtures("compiled_kernels")
-@pytest.mark.parametrize(
-    ("name", "dpsgd"),
-    [
-        ("tanh", FIXED),
-        ("relu", LISTS),
-        ("one of everything", replace(LISTS, sample_rate=0.9)),  # weights
-        ("uneven", FIXED),
-    ],
-)
+@pytest.mark.parametrize(("name", "dpsgd"), [
+    ("tanh", FIXED),
+    ("relu", LISTS),
+    ("one of everything", replace(LISTS, sample_rate=0.9)),  # weights
+    ("uneven", FIXED),
+])  # fmt: skip
 def test_compiled_passes_give_a_run_the_same_bits_in_any_block_thread_and_order(name, dpsgd):
     features = MODELS[name].features(40).numpy()
     everyone = Records(features, np.arange(40) % 3)
@@ -293,15 +290,12 @@ def fail_above(
     monkeypatch.setattr(LinearPath, "clipped_sums", scarce)
 
 
-@pytest.mark.parametrize(
-    ("most", "num_threads", "failure"),
-    [
-        (3, 1, torch.OutOfMemoryError("CUDA out of memory")),
-        (1, 3, FAILURE),
-        (3, 3, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
-        (1, 1, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
-    ],
-)
+@pytest.mark.parametrize(("most", "num_threads", "failure"), [
+    (3, 1, torch.OutOfMemoryError("CUDA out of memory")),
+    (1, 3, FAILURE),
+    (3, 3, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+    (1, 1, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
+])  # fmt: skip
 def test_runs_that_do_not_fit_are_halved(most, num_threads, failure, monkeypatch, caplog):
     runs = range(5, 24)
     expected = train(runs, canary=CANARIES["coordinate"])
@@ -426,45 +420,39 @@ IMAGES = Records(np.random.default_rng(1).standard_normal((N, 2, 6, 6), np.float
 BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_period": 3}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"optimizer": "adm"}, r"^unknown optimizer 'adm': did you mean 'adam'\?$"),
-        ({"optimizer": torch.optim.SGD}, r"^unknown optimizer .*: known: sgd, momentum, adam$"),
-        ({"adjacency": "replace"}, r"'replace': known: add_remove, zero_out, substitute$"),
-        ({"loss": nn.MSELoss()}, r"MSELoss\(\): known: cross_entropy, binary_cross_entropy$"),
-        ({"sampling": "possion"}, r"^unknown sampling 'possion': did you mean 'poisson'\?$"),
-        ({"max_grad_norm": 0}, r"^max_grad_norm is 0; it must be a finite number above 0$"),
-        ({"max_grad_norm": float("nan")}, r"^max_grad_norm is nan; .* finite number above 0$"),
-        ({"learning_rate": -0.1}, r"^learning_rate is -0.1; it must be a finite number above 0$"),
-        ({"learning_rate": "0.1"}, r"^learning_rate is '0.1'; it must be a finite number above 0$"),
-        ({"record_steps": (3, 1)}, r"^record_steps must ascend from 1; they are \(3, 1\)$"),
-        ({"record_steps": (2, 2)}, "record_steps must ascend from 1"),
-        ({"record_steps": ()}, "record_steps must ascend from 1"),
-        ({"record_steps": (0, 1)}, r"^record_steps is 0; .* whole number of at least 1$"),
-        ({"record_steps": (1.5,)}, r"^record_steps is 1.5; .* whole number of at least 1$"),
-        ({"sample_rate": 0.0}, r"^sample_rate is 0.0; .* above 0 and at most 1$"),
-        ({"sample_rate": 1.5}, r"^sample_rate is 1.5; .* above 0 and at most 1$"),
-        ({"noise_multiplier": -1.0}, r"^noise_multiplier is -1.0; .* of at least 0$"),
-        ({"noise_multiplier": float("nan")}, r"^noise_multiplier is nan; .* finite number"),
-        ({"momentum": 1.0}, r"^momentum is 1.0; .* of at least 0 and below 1$"),
-        ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
-        (
-            {"batch_size": 10},
-            r"^sampling poisson has no batch_size or canary_period: batches have no fixed size;"
-            r" give sample_rate = batch size / number of records, or sampling='fixed'$",
-        ),
-        ({"canary_period": 2}, r"^sampling poisson has no batch_size or canary_period"),
-        (BY_EPOCH | {"batch_size": None}, r"^sampling fixed needs batch_size and canary_period$"),
-        (
-            BY_EPOCH | {"canary_period": None},
-            r"^sampling fixed needs batch_size and canary_period$",
-        ),
-        (BY_EPOCH | {"batch_size": 0}, "^batch_size is 0; it must be a whole number of at"),
-        (BY_EPOCH | {"canary_period": 0}, "^canary_period is 0; it must be a whole number of at"),
-        (BY_EPOCH | {"sample_rate": 0.5}, "^sampling fixed has no sample_rate; leave it at 1$"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"optimizer": "adm"}, r"^unknown optimizer 'adm': did you mean 'adam'\?$"),
+    ({"optimizer": torch.optim.SGD}, r"^unknown optimizer .*: known: sgd, momentum, adam$"),
+    ({"adjacency": "replace"}, r"'replace': known: add_remove, zero_out, substitute$"),
+    ({"loss": nn.MSELoss()}, r"MSELoss\(\): known: cross_entropy, binary_cross_entropy$"),
+    ({"sampling": "possion"}, r"^unknown sampling 'possion': did you mean 'poisson'\?$"),
+    ({"max_grad_norm": 0}, r"^max_grad_norm is 0; it must be a finite number above 0$"),
+    ({"max_grad_norm": float("nan")}, r"^max_grad_norm is nan; .* finite number above 0$"),
+    ({"learning_rate": -0.1}, r"^learning_rate is -0.1; it must be a finite number above 0$"),
+    ({"learning_rate": "0.1"}, r"^learning_rate is '0.1'; it must be a finite number above 0$"),
+    ({"record_steps": (3, 1)}, r"^record_steps must ascend from 1; they are \(3, 1\)$"),
+    ({"record_steps": (2, 2)}, "record_steps must ascend from 1"),
+    ({"record_steps": ()}, "record_steps must ascend from 1"),
+    ({"record_steps": (0, 1)}, r"^record_steps is 0; .* whole number of at least 1$"),
+    ({"record_steps": (1.5,)}, r"^record_steps is 1.5; .* whole number of at least 1$"),
+    ({"sample_rate": 0.0}, r"^sample_rate is 0.0; .* above 0 and at most 1$"),
+    ({"sample_rate": 1.5}, r"^sample_rate is 1.5; .* above 0 and at most 1$"),
+    ({"noise_multiplier": -1.0}, r"^noise_multiplier is -1.0; .* of at least 0$"),
+    ({"noise_multiplier": float("nan")}, r"^noise_multiplier is nan; .* finite number"),
+    ({"momentum": 1.0}, r"^momentum is 1.0; .* of at least 0 and below 1$"),
+    ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
+    (
+        {"batch_size": 10},
+        r"^sampling poisson has no batch_size or canary_period: batches have no fixed size;"
+        r" give sample_rate = batch size / number of records, or sampling='fixed'$",
+    ),
+    ({"canary_period": 2}, r"^sampling poisson has no batch_size or canary_period"),
+    (BY_EPOCH | {"batch_size": None}, r"^sampling fixed needs batch_size and canary_period$"),
+    (BY_EPOCH | {"canary_period": None}, r"^sampling fixed needs batch_size and canary_period$"),
+    (BY_EPOCH | {"batch_size": 0}, "^batch_size is 0; it must be a whole number of at"),
+    (BY_EPOCH | {"canary_period": 0}, "^canary_period is 0; it must be a whole number of at"),
+    (BY_EPOCH | {"sample_rate": 0.5}, "^sampling fixed has no sample_rate; leave it at 1$"),
+])  # fmt: skip
 def test_a_mechanism_s_settings_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(SETTINGS, **changes)
@@ -483,58 +471,55 @@ BAD_RATE = r"^learning_rate\(2\) is %s; it must be a finite number of at least 0
 BINARY = replace(SETTINGS, loss="binary_cross_entropy")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"initialisation": "fixd"}, r"^unknown initialisation 'fixd': did you mean 'fixed'\?$"),
-        ({"initial_weights": "xavir"}, r"^unknown initial weights 'xavir': did you mean 'xavier'"),
-        ({"observe": "logit"}, r"^unknown observation 'logit': did you mean 'logits'\?$"),
-        ({"observe": "change"}, r"^observe='change' is not for a InputCanary$"),
-        ({"worlds": "coin"}, r"^unknown world assignment 'coin': did you mean 'coins'\?$"),
-        ({"worlds": "halves"}, r"^worlds halves needs an even number of slots; there are 1$"),
-        ({"device": "gpu"}, r"^unknown device 'gpu': give cpu, cuda or auto$"),
-        ({"device": "mps"}, r"^device 'mps' is not supported: give cpu, cuda or auto$"),
-        ({"seed": -1}, r"^seed is -1; .* whole number of at least 0$"),
-        ({"seed": 0.5}, r"^seed is 0.5; .* whole number of at least 0$"),
-        ({"seed": "0"}, r"^seed is '0'; .* whole number of at least 0$"),
-        ({"num_threads": 0}, r"^num_threads is 0; .* whole number of at least 1$"),
-        ({"runs_at_once": 0}, r"^runs_at_once is 0; .* whole number of at least 1$"),
-        ({"runs": [0, 1, 5, 2, 5]}, r"^run 5 is given twice: it would be the same model again$"),
-        ({"runs": range(0, 8, 2)}, r"^all runs are in world 0, .* in world 1; give runs of both$"),
-        ({"runs": [3, 1]}, r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
-        ({"runs": 0}, r"^runs must be indices from 0 to 4294967294, and at least one$"),
-        ({"runs": [-1, 0]}, r"^runs must be indices from 0 .*, and at least one$"),
-        ({"runs": [0, 2**32 - 1]}, r"^runs must be indices from 0 .*, and at least one$"),
-        ({"runs": 1.5}, r"^runs must be a number of runs, or their indices; not 1\.5$"),
-        ({"module": nn.Linear}, r"^module must be a Module, not type "),
-        ({"records": FEATURES}, r"^records must be a Records, not ndarray "),
-        ({"dpsgd": 1.0}, r"^dpsgd must be a DPSGD, not float 1\.0$"),
-        ({"canary": 3}, r"^canary must be a \w+, not int 3$"),
-        ({"canary": [CANARIES["input"], CANARIES["coordinate"]]}, "must be of one type; these are"),
-        # With an additional output, no other check would notice.
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"initialisation": "fixd"}, r"^unknown initialisation 'fixd': did you mean 'fixed'\?$"),
+    ({"initial_weights": "xavir"}, r"^unknown initial weights 'xavir': did you mean 'xavier'"),
+    ({"observe": "logit"}, r"^unknown observation 'logit': did you mean 'logits'\?$"),
+    ({"observe": "change"}, r"^observe='change' is not for a InputCanary$"),
+    ({"worlds": "coin"}, r"^unknown world assignment 'coin': did you mean 'coins'\?$"),
+    ({"worlds": "halves"}, r"^worlds halves needs an even number of slots; there are 1$"),
+    ({"device": "gpu"}, r"^unknown device 'gpu': give cpu, cuda or auto$"),
+    ({"device": "mps"}, r"^device 'mps' is not supported: give cpu, cuda or auto$"),
+    ({"seed": -1}, r"^seed is -1; .* whole number of at least 0$"),
+    ({"seed": 0.5}, r"^seed is 0.5; .* whole number of at least 0$"),
+    ({"seed": "0"}, r"^seed is '0'; .* whole number of at least 0$"),
+    ({"num_threads": 0}, r"^num_threads is 0; .* whole number of at least 1$"),
+    ({"runs_at_once": 0}, r"^runs_at_once is 0; .* whole number of at least 1$"),
+    ({"runs": [0, 1, 5, 2, 5]}, r"^run 5 is given twice: it would be the same model again$"),
+    ({"runs": range(0, 8, 2)}, r"^all runs are in world 0, .* in world 1; give runs of both$"),
+    ({"runs": [3, 1]}, r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
+    ({"runs": 0}, r"^runs must be indices from 0 to 4294967294, and at least one$"),
+    ({"runs": [-1, 0]}, r"^runs must be indices from 0 .*, and at least one$"),
+    ({"runs": [0, 2**32 - 1]}, r"^runs must be indices from 0 .*, and at least one$"),
+    ({"runs": 1.5}, r"^runs must be a number of runs, or their indices; not 1\.5$"),
+    ({"module": nn.Linear}, r"^module must be a Module, not type "),
+    ({"records": FEATURES}, r"^records must be a Records, not ndarray "),
+    ({"dpsgd": 1.0}, r"^dpsgd must be a DPSGD, not float 1\.0$"),
+    ({"canary": 3}, r"^canary must be a \w+, not int 3$"),
+    ({"canary": [CANARIES["input"], CANARIES["coordinate"]]}, "must be of one type; these are"),
+    # With an additional output, no other check would notice.
+    (
+        {"module": nn.Linear(6, 4), "records": COUNTED_FROM_1, "test_records": None},
+        r"^no record has label 0; labels are counted from 0: subtract 1$",
+    ),
+    ({"records": with_feature(np.nan)}, NOT_FINITE),
+    ({"test_records": with_feature(np.inf)}, NOT_FINITE),
+    ({"test_records": IMAGES}, r"^test_records: features of shape \(2, 6, 6\), .* have \(6,\)"),
+    ({"records": Records(np.array(["a", "b"]), [0, 1])}, "features are texts; encode them"),
+    ({"records": RECORDS[:0]}, r"^there are no records$"),
+    ({"records": Records([], [])}, r"^there are no records$"),
+    ({"module": nn.Linear(6, 1), "records": Records(FEATURES, LABELS % 2)}, ONE_OUTPUT),
+    ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
+    ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
+    ({"canary": InputCanary(FEATURES[0], 3, 4)}, "has 3 outputs, the .* canaries 4 classes"),
+    *(
         (
-            {"module": nn.Linear(6, 4), "records": COUNTED_FROM_1, "test_records": None},
-            r"^no record has label 0; labels are counted from 0: subtract 1$",
-        ),
-        ({"records": with_feature(np.nan)}, NOT_FINITE),
-        ({"test_records": with_feature(np.inf)}, NOT_FINITE),
-        ({"test_records": IMAGES}, r"^test_records: features of shape \(2, 6, 6\), .* have \(6,\)"),
-        ({"records": Records(np.array(["a", "b"]), [0, 1])}, "features are texts; encode them"),
-        ({"records": RECORDS[:0]}, r"^there are no records$"),
-        ({"records": Records([], [])}, r"^there are no records$"),
-        ({"module": nn.Linear(6, 1), "records": Records(FEATURES, LABELS % 2)}, ONE_OUTPUT),
-        ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
-        ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
-        ({"canary": InputCanary(FEATURES[0], 3, 4)}, "has 3 outputs, the .* canaries 4 classes"),
-        *(
-            (
-                {"dpsgd": replace(SETTINGS, learning_rate=[0.1, 0.0, rate].__getitem__)},
-                BAD_RATE % rate,
-            )
-            for rate in (-0.1, float("nan"), float("inf"))
-        ),
-    ],
-)
+            {"dpsgd": replace(SETTINGS, learning_rate=[0.1, 0.0, rate].__getitem__)},
+            BAD_RATE % rate,
+        )
+        for rate in (-0.1, float("nan"), float("inf"))
+    ),
+])  # fmt: skip
 def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         train(**({"runs": 8} | changes))
@@ -584,15 +569,11 @@ def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> Non
     assert np.isfinite(train(2, canary=InputCanary(FEATURES[0], 1, 4), **known).observations).all()
 
 
-@pytest.mark.parametrize(
-    ("records", "model", "rate"),
-    [
-        (Records(torch.from_numpy(FEATURES), torch.from_numpy(LABELS)), "linear 6", 0.5),
-        (Records(FEATURES.tolist(), LABELS.tolist()), "no bias", 1.0),
-        (Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8)), "tanh", 0.5),
-    ],
-    ids=["tensors", "lists", "other types"],
-)
+@pytest.mark.parametrize(("records", "model", "rate"), [
+    (Records(torch.from_numpy(FEATURES), torch.from_numpy(LABELS)), "linear 6", 0.5),
+    (Records(FEATURES.tolist(), LABELS.tolist()), "no bias", 1.0),
+    (Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8)), "tanh", 0.5),
+], ids=["tensors", "lists", "other types"])  # fmt: skip
 def test_records_of_other_types_are_trained_on_alike(records, model, rate):
     known = {"module": MODELS[model].module(3), "dpsgd": replace(SETTINGS, sample_rate=rate)}
     result = train(4, records=records, test_records=records, initialisation="fixed", **known)

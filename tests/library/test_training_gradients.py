@@ -282,15 +282,10 @@ def test_batches_that_do_not_fit_are_split(name, limits, device, monkeypatch):
     assert_contract(name, "sigmoid 3", device=device, count=78 if name == "tanh" else 13)
 
 
-@pytest.mark.parametrize(
-    ("name", "outputs", "records"),
-    [
-        ("tanh", "softmax 10", 256),
-        ("16 at a time", "sigmoid 3", 255),
-        ("relu", "softmax 3", 257),
-        ("three kinds", "sigmoid 1", 530),
-    ],
-)
+@pytest.mark.parametrize(("name", "outputs", "records"), [
+    ("tanh", "softmax 10", 256), ("16 at a time", "sigmoid 3", 255), ("relu", "softmax 3", 257),
+    ("three kinds", "sigmoid 1", 530),
+])  # fmt: skip
 def test_the_compiled_pass_takes_256_records_at_a_time(name, outputs, records):
     assert_contract(name, outputs, device="cpu", count=records - 1)  # beside one canary
 
@@ -375,16 +370,10 @@ def test_a_pixel_that_is_not_a_number_reaches_the_sums() -> None:
         assert bool(sums.isfinite().all()) == finite
 
 
-@pytest.mark.parametrize(
-    ("name", "path_name"),
-    [
-        ("tanh", "small perceptron"),
-        ("three kinds", "small perceptron"),
-        ("convnet", "convolutional"),
-        ("uneven", "convolutional"),
-        ("convnet", "module in turns"),
-    ],
-)
+@pytest.mark.parametrize(("name", "path_name"), [
+    ("tanh", "small perceptron"), ("three kinds", "small perceptron"), ("convnet", "convolutional"),
+    ("uneven", "convolutional"), ("convnet", "module in turns"),
+])  # fmt: skip
 def test_a_run_has_the_same_bits_in_any_company(name: str, path_name: str) -> None:
     """Among other runs, in another place, in another thread, and beside records of weight 0."""
     is_compiled = path_name != "module in turns"
@@ -499,16 +488,13 @@ def test_integers_of_a_table_are_features_of_a_linear_head() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("module", "shape", "message"),
-    [
-        (nn.Linear(7, 3), (6,), r"takes 7 features, the records have 6$"),
-        (perceptron(7, 4, nn.Tanh)(3), (6,), r"takes 7 features, the records have 6$"),
-        (convnet(3), (3, 28, 28), "does not run on records of shape"),
-        (convnet(3), (1, 32, 32), "does not run on records of shape"),
-        (convnet(3), (3, 4, 4), "does not run on records of shape"),
-    ],
-)
+@pytest.mark.parametrize(("module", "shape", "message"), [
+    (nn.Linear(7, 3), (6,), r"takes 7 features, the records have 6$"),
+    (perceptron(7, 4, nn.Tanh)(3), (6,), r"takes 7 features, the records have 6$"),
+    (convnet(3), (3, 28, 28), "does not run on records of shape"),
+    (convnet(3), (1, 32, 32), "does not run on records of shape"),
+    (convnet(3), (3, 4, 4), "does not run on records of shape"),
+])  # fmt: skip
 def test_records_of_another_shape_are_refused(module, shape, message):
     table = RecordTable(torch.zeros(4, *shape), torch.arange(4) % 3, num_canaries=1)
     with pytest.raises(InputError, match=message):

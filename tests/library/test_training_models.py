@@ -113,17 +113,14 @@ def test_activations_are_taken_by_name(name: str, activation: type[nn.Module]):
     assert [type(layer) for layer in module] == [nn.Linear, activation, nn.Linear]
 
 
-@pytest.mark.parametrize(
-    ("changes", "shapes", "message"),
-    [
-        ({"model": "convnet"}, [(3, 64, 64)], r"convnet takes .* \(3, 32, 32\)"),
-        ({"model": "resnet9"}, [(3, 64, 64)], r"resnet9 takes .* \(3, 32, 32\)"),
-        ({"model": "resnet18"}, [], r"resnet18 takes images of shape \(3, height"),
-        ({"model": "wrn16_4"}, [], r"wrn16_4 takes images of shape \(3, height"),
-        ({}, [(3, 32, 32)], "linear takes flat features"),
-        ({"model": "mlp", "hidden_sizes": [5]}, [(3, 32, 32)], "mlp takes flat features"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "shapes", "message"), [
+    ({"model": "convnet"}, [(3, 64, 64)], r"convnet takes .* \(3, 32, 32\)"),
+    ({"model": "resnet9"}, [(3, 64, 64)], r"resnet9 takes .* \(3, 32, 32\)"),
+    ({"model": "resnet18"}, [], r"resnet18 takes images of shape \(3, height"),
+    ({"model": "wrn16_4"}, [], r"wrn16_4 takes images of shape \(3, height"),
+    ({}, [(3, 32, 32)], "linear takes flat features"),
+    ({"model": "mlp", "hidden_sizes": [5]}, [(3, 32, 32)], "mlp takes flat features"),
+])  # fmt: skip
 def test_features_of_another_shape_than_the_model_takes_are_refused(changes, shapes, message):
     flat_model = changes.get("model", "mlp") == "mlp"
     no_images = [] if flat_model else [(64,), (1, 32, 32), (32, 32, 3), (3, 32)]
@@ -185,42 +182,33 @@ def test_a_users_own_model_is_made_by_its_function(own):
     assert not torch.equal(flat(drawn), flat(module_of(stage(**known), **SHAPE)))
 
 
-@pytest.mark.parametrize(
-    ("function", "changes", "message"),
-    [
-        ("none", {}, "there is no function 'own_models:none'"),
-        ("no_module", {}, r"own_models:no_module returns no torch\.nn\.Module"),
-        ("fails", {}, "own_models:fails fails: KeyError: 'weights'"),
-        ("perceptron", {"shape": (7,)}, r"cannot take records of shape \(7,\)"),
-        ("perceptron", {"num_classes": 4}, r"for 4 classes it must be \(2, 4\)"),
-    ],
-)
+@pytest.mark.parametrize(("function", "changes", "message"), [
+    ("none", {}, "there is no function 'own_models:none'"),
+    ("no_module", {}, r"own_models:no_module returns no torch\.nn\.Module"),
+    ("fails", {}, "own_models:fails fails: KeyError: 'weights'"),
+    ("perceptron", {"shape": (7,)}, r"cannot take records of shape \(7,\)"),
+    ("perceptron", {"num_classes": 4}, r"for 4 classes it must be \(2, 4\)"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_users_own_model_is_said(own, function, changes, message):
     with pytest.raises(InputError, match=message):
         module_of(stage(model=f"{own}:{function}"), **(SHAPE | changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": "convnt"}, "model: unknown name, did you mean 'convnet'"),
-        ({"model": "a:b", "hidden_sizes": [3]}, "hidden_sizes: .* do not use this key"),
-        ({"model": "a:b", "initialisation": "zeros"}, "saddle point"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"model": "convnt"}, "model: unknown name, did you mean 'convnet'"),
+    ({"model": "a:b", "hidden_sizes": [3]}, "hidden_sizes: .* do not use this key"),
+    ({"model": "a:b", "initialisation": "zeros"}, "saddle point"),
+])  # fmt: skip
 def test_configs_of_own_models_are_checked(changes, message):
     with pytest.raises(InputError, match=message):
         stage(**changes)
 
 
-@pytest.mark.parametrize(
-    ("name", "factors"),
-    [
-        ("constant", [1.0, 1.0, 1.0]),
-        ("linear", [1.0, 0.75, 0.25]),
-        ("cosine", [1.0, (1 + math.cos(math.pi / 4)) / 2, (1 + math.cos(3 * math.pi / 4)) / 2]),
-    ],
-)
+@pytest.mark.parametrize(("name", "factors"), [
+    ("constant", [1.0, 1.0, 1.0]),
+    ("linear", [1.0, 0.75, 0.25]),
+    ("cosine", [1.0, (1 + math.cos(math.pi / 4)) / 2, (1 + math.cos(3 * math.pi / 4)) / 2]),
+])  # fmt: skip
 def test_learning_rates_follow_the_schedule(name: str, factors: list[float]):
     settings = stage(learning_rate_schedule=name)
     mechanism = mechanism_of(settings, record_steps=(30,), noise_multiplier=1.0)
@@ -228,13 +216,10 @@ def test_learning_rates_follow_the_schedule(name: str, factors: list[float]):
     np.testing.assert_allclose(rates, [0.2 * factor for factor in factors], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sampling": "fixed", "sample_rate": None, "batch_size": 7, "canary_period": 4},
-        {"canary": "loss", "model": "convnet", "augmentation_multiplicity": 3},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"sampling": "fixed", "sample_rate": None, "batch_size": 7, "canary_period": 4},
+    {"canary": "loss", "model": "convnet", "augmentation_multiplicity": 3},
+])  # fmt: skip
 def test_the_mechanism_is_what_the_stage_says(changes):
     changes = {"sample_rate": 0.3} | changes
     changes |= {
@@ -252,16 +237,13 @@ def test_the_mechanism_is_what_the_stage_says(changes):
 WITHOUT_PRIVACY = {"canary": "loss", "adjacency": "add_remove", "noise_multiplier": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"canary": "gradient"}, "one: .*without privacy, and canary gradient is no"),
-        ({"canary": "random_direction"}, "without privacy, and canary random_direction is no"),
-        ({"canary": "worst_case", "dataset": None}, "without privacy, and canary worst_case is no"),
-        ({"max_grad_norm": 2.0}, r"audits\.one: max_grad_norm: .* do not use this key"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier: .* greater than or equal to 0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"canary": "gradient"}, "one: .*without privacy, and canary gradient is no"),
+    ({"canary": "random_direction"}, "without privacy, and canary random_direction is no"),
+    ({"canary": "worst_case", "dataset": None}, "without privacy, and canary worst_case is no"),
+    ({"max_grad_norm": 2.0}, r"audits\.one: max_grad_norm: .* do not use this key"),
+    ({"noise_multiplier": -1.0}, "noise_multiplier: .* greater than or equal to 0"),
+])  # fmt: skip
 def test_settings_that_only_private_training_has_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         stage(**(WITHOUT_PRIVACY | changes))
@@ -303,14 +285,11 @@ def some_records(count: int, seed: int) -> Records:
 DATA = Split(some_records(30, 0), some_records(40, 1), some_records(500, 2))
 
 
-@pytest.mark.parametrize(
-    ("options", "optimizer"),
-    [
-        ({"optimizer": "sgd"}, lambda found: torch.optim.SGD(found, lr=0.3)),
-        ({"momentum": 0.8}, lambda found: torch.optim.SGD(found, lr=0.3, momentum=0.8)),
-        ({"optimizer": "adam"}, lambda found: torch.optim.Adam(found, lr=0.3)),
-    ],
-)
+@pytest.mark.parametrize(("options", "optimizer"), [
+    ({"optimizer": "sgd"}, lambda found: torch.optim.SGD(found, lr=0.3)),
+    ({"momentum": 0.8}, lambda found: torch.optim.SGD(found, lr=0.3, momentum=0.8)),
+    ({"optimizer": "adam"}, lambda found: torch.optim.Adam(found, lr=0.3)),
+])  # fmt: skip
 def test_pretraining_is_what_pytorch_does(options: dict[str, object], optimizer: Callable) -> None:
     stage, seen = stage_of(**options), []
     found = pretrain(stage, data=DATA, public=DATA.auxiliary, device=CPU, on_progress=seen.append)
@@ -397,18 +376,15 @@ def test_only_copies_of_audited_records_are_left_out() -> None:
     assert public_records(DATA, replace(DATA, private=narrow)) == (narrow, 0)
 
 
-@pytest.mark.parametrize(
-    ("public", "message"),
-    [
-        (Records(np.zeros((20, 4), np.float32), np.arange(20) % 3), r"features of shape \(4,\)"),
-        (Records(np.zeros((20, 6), np.float32), np.arange(20) % 5), "labels up to 4"),
-        (DATA.auxiliary[:7], "batch_size 8 is more than the 7 records"),
-        (
-            replace(DATA.auxiliary, features=DATA.auxiliary.features * np.float32(1e18)),
-            "the pretraining diverged: lower learning_rate",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("public", "message"), [
+    (Records(np.zeros((20, 4), np.float32), np.arange(20) % 3), r"features of shape \(4,\)"),
+    (Records(np.zeros((20, 6), np.float32), np.arange(20) % 5), "labels up to 4"),
+    (DATA.auxiliary[:7], "batch_size 8 is more than the 7 records"),
+    (
+        replace(DATA.auxiliary, features=DATA.auxiliary.features * np.float32(1e18)),
+        "the pretraining diverged: lower learning_rate",
+    ),
+])  # fmt: skip
 def test_public_records_that_do_not_fit_are_refused(public: Records, message: str) -> None:
     linear = pretrained_experiment({"learning_rate": 1e30}, model="linear", hidden_sizes=None)
     stage = linear.stage(PretrainingStage, audit="one")
@@ -416,16 +392,13 @@ def test_public_records_that_do_not_fit_are_refused(public: Records, message: st
         pretrain(stage, data=DATA, public=public, device=CPU)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"initialisation": "per_run"}, "initialisation per_run starts from no pretrained"),
-        ({"initialisation": "zeros", "model": "linear"}, "initialisation zeros starts from no"),
-        ({"pretraining": {"dataset": "digits"}}, "pretraining.dataset digits is the audited data"),
-        ({"pretraining": {"dataset": "othr"}}, "pretraining.dataset: no 'othr'; did you mean"),
-        ({"canary": "worst_case", "dataset": None}, "do not use this key"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"initialisation": "per_run"}, "initialisation per_run starts from no pretrained"),
+    ({"initialisation": "zeros", "model": "linear"}, "initialisation zeros starts from no"),
+    ({"pretraining": {"dataset": "digits"}}, "pretraining.dataset digits is the audited data"),
+    ({"pretraining": {"dataset": "othr"}}, "pretraining.dataset: no 'othr'; did you mean"),
+    ({"canary": "worst_case", "dataset": None}, "do not use this key"),
+])  # fmt: skip
 def test_configs_that_make_no_sense_are_refused(changes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         pretrained_experiment(**changes)

@@ -51,15 +51,12 @@ def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return queue
 
 
-@pytest.mark.parametrize(
-    ("model", "num_slots", "changed"),
-    [
-        ("tanh", 1, {"optimizer": Optimizer.ADAM, "learning_rate": 0.02}),
-        ("wide", 3, {"loss": BINARY, "max_grad_norm": 0.7}),
-        ("wide", 1, {"adjacency": Adjacency.ADD_REMOVE, "sample_rate": 0.02}),
-        ("relu first", 2, {"optimizer": Optimizer.MOMENTUM, "sample_rate": 0.9}),
-    ],
-)
+@pytest.mark.parametrize(("model", "num_slots", "changed"), [
+    ("tanh", 1, {"optimizer": Optimizer.ADAM, "learning_rate": 0.02}),
+    ("wide", 3, {"loss": BINARY, "max_grad_norm": 0.7}),
+    ("wide", 1, {"adjacency": Adjacency.ADD_REMOVE, "sample_rate": 0.02}),
+    ("relu first", 2, {"optimizer": Optimizer.MOMENTUM, "sample_rate": 0.9}),
+])  # fmt: skip
 def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
     module = MODELS[model].module(NUM_CLASSES)
     features = MODELS[model].features(60).numpy()

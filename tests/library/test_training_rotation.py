@@ -69,20 +69,17 @@ def direction(touched: int) -> DirectionCanary:
     return DirectionCanary(gradient, TARGET)
 
 
-@pytest.mark.parametrize(
-    ("changed", "used"),
-    [
-        *(({"canary": canary}, True) for canary in CANARIES.values()),
-        ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.MOMENTUM)}, True),
-        ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.ADAM)}, False),
-        ({"initialisation": Initialisation.FIXED, "module": HEAD}, False),
-        ({"initialisation": Initialisation.PER_RUN, "module": HEAD}, False),
-        *(({"canary": direction(touched)}, False) for touched in (0, 1, NUM_CLASSES)),
-        ({"module": HIDDEN}, False),
-        ({"module": nn.Sequential(nn.Linear(NUM_FEATURES, NUM_CLASSES))}, False),
-        ({"canary": CANARIES["weight"], "observe": Observation.CHANGE_AND_LENGTH}, False),
-    ],
-)
+@pytest.mark.parametrize(("changed", "used"), [
+    *(({"canary": canary}, True) for canary in CANARIES.values()),
+    ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.MOMENTUM)}, True),
+    ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.ADAM)}, False),
+    ({"initialisation": Initialisation.FIXED, "module": HEAD}, False),
+    ({"initialisation": Initialisation.PER_RUN, "module": HEAD}, False),
+    *(({"canary": direction(touched)}, False) for touched in (0, 1, NUM_CLASSES)),
+    ({"module": HIDDEN}, False),
+    ({"module": nn.Sequential(nn.Linear(NUM_FEATURES, NUM_CLASSES))}, False),
+    ({"canary": CANARIES["weight"], "observe": Observation.CHANGE_AND_LENGTH}, False),
+])  # fmt: skip
 def test_the_basis_is_used_for_descent_from_zero_on_few_records(changed, used):
     assert is_used(**changed) == used
 

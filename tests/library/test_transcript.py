@@ -80,18 +80,14 @@ def naive(observed: Floats, dpsgd: DPSGD) -> Floats:
     return ratios
 
 
-@pytest.mark.parametrize(
-    ("module", "canary", "changes"),
-    [
-        (LINEAR, [GradientCanary(4, 7), GradientCanary(EMPTY, 9)], {}),
-        (LINEAR, direction(FEATURES * CLASSES + CLASSES), {"adjacency": "add_remove"}),
-        (WIDE, GradientCanary(1, 7), {"sample_rate": 1.0, "adjacency": "zero_out"}),
-        (NETWORK, direction(53), {}),
-        (LINEAR, GradientCanary(1, 7), KNOWN),
-        (NETWORK, GradientCanary(30, 7), {**KNOWN, "adjacency": "add_remove"}),
-    ],
-    ids=["slots", "linear-direction", "rotated", "mlp-direction", "known", "both"],
-)
+@pytest.mark.parametrize(("module", "canary", "changes"), [
+    (LINEAR, [GradientCanary(4, 7), GradientCanary(EMPTY, 9)], {}),
+    (LINEAR, direction(FEATURES * CLASSES + CLASSES), {"adjacency": "add_remove"}),
+    (WIDE, GradientCanary(1, 7), {"sample_rate": 1.0, "adjacency": "zero_out"}),
+    (NETWORK, direction(53), {}),
+    (LINEAR, GradientCanary(1, 7), KNOWN),
+    (NETWORK, GradientCanary(30, 7), {**KNOWN, "adjacency": "add_remove"}),
+], ids=["slots", "linear-direction", "rotated", "mlp-direction", "known", "both"])  # fmt: skip
 def test_noisy_gradients_are_the_steps_of_the_parameters_and_score_by_their_densities(
     module: nn.Module, canary: Canary, changes: dict[str, Any]
 ) -> None:
