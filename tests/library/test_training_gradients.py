@@ -19,9 +19,9 @@ from one_record_at_a_time import (
     TAKE_TURNS,
     Conv,
     Linear,
+    Net,
     Pool,
     ReLU,
-    Scale,
     clipped_sum,
     parameters_of,
     perceptron,
@@ -403,8 +403,6 @@ def test_a_run_has_the_same_bits_in_any_company(name: str, path_name: str) -> No
 
 
 class Scaled(nn.Linear):
-    """Not what a linear path takes it for."""
-
     def forward(self, features: Tensor) -> Tensor:
         return 2.0 * super().forward(features)
 
@@ -466,26 +464,17 @@ def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
     assert type(path_chosen(module, table)) is ModulePath
 
 
-@pytest.mark.parametrize(
-    ("widths", "is_small"), [((64, 64), True), ((65, 4), False), ((4, 65), False)]
-)
-def test_narrow_perceptrons_take_the_compiled_pass(widths: tuple[int, int], is_small: bool) -> None:
-    module = perceptron(*widths, nn.Tanh)(2)
-    table = RecordTable(torch.zeros(4, widths[0]), torch.arange(4) % 2, num_canaries=1)
-    kind = SmallPerceptronPath if is_small else PerceptronPath
-    assert type(path_chosen(module, table)) is kind
-
-
-def test_integers_of_a_table_are_features_of_a_linear_head() -> None:
+def test_narrow_perceptrons_take_the_compiled_pass_and_linear_heads_take_integers():
+    for widths, kind in (
+        ((64, 64), SmallPerceptronPath), ((65, 4), PerceptronPath), ((4, 65), PerceptronPath),
+    ):  # fmt: skip
+        table = RecordTable(torch.zeros(4, widths[0]), torch.arange(4) % 2, num_canaries=1)
+        assert type(path_chosen(perceptron(*widths, nn.Tanh)(2), table)) is kind
     table = RecordTable(torch.arange(12).view(4, 3), torch.arange(4) % 2, num_canaries=1)
     path = path_chosen(nn.Linear(3, 2), table)
     assert type(path) is LinearPath
-    assert path.table.features[:, :4].tolist() == [
-        [0, 1, 2, 1],
-        [3, 4, 5, 1],
-        [6, 7, 8, 1],
-        [0] * 4,
-    ]
+    rows = [[0, 1, 2, 1], [3, 4, 5, 1], [6, 7, 8, 1], [0] * 4]
+    assert path.table.features[:, :4].tolist() == rows
 
 
 @pytest.mark.parametrize(("module", "shape", "message"), [
@@ -527,10 +516,9 @@ DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
 }  # fmt: skip
 
 
-def path_for(name: str, *, vectorise: bool = False) -> tuple[nn.Module, ModulePath]:
-    module = MODELS[name].module(3)
-    table = table_for(MODELS[name], 3)
-    return module, ModulePath(module, table, CROSS_ENTROPY, vectorise_runs=vectorise)
+def path_for(name: str, *, vectorise: bool = False) -> ModulePath:
+    model = MODELS[name]
+    return ModulePath(model.module(3), table_for(model, 3), CROSS_ENTROPY, vectorise_runs=vectorise)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
@@ -543,13 +531,11 @@ def test_layers_are_units(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     if name not in DIFFERENTIATED:
         monkeypatch.setattr("dpcanary.training.modules.layer_rules.any_layer", refused)
-    module, path = path_for(name)
+    named = prepared(MODELS[name].module(3)).named_modules()
     layers = tuple(
-        name
-        for name, layer in prepared(module).named_modules()
-        if any(parameter is not None for parameter in layer._parameters.values())
+        own for own, layer in named if any(p is not None for p in layer._parameters.values())
     )
-    assert path.unit_names == (DIFFERENTIATED.get(name) or layers)
+    assert path_for(name).unit_names == (DIFFERENTIATED.get(name) or layers)
 
 
 def test_the_users_module_is_not_changed() -> None:
@@ -580,18 +566,11 @@ class Largest(TorchDispatchMode):
         return result
 
 
-class Squashed(Scale):
-    """A large layer that has no rule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.linspace(-0.1, 0.1, 512 * 512).view(512, 512))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ torch.tanh(self.factor)
+# A large layer that has a rule, and one that has none.
+SQUASHED = Net(lambda net, x: x @ torch.tanh(net.factor), factor=nn.Parameter(torch.ones(512, 512)))
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(512, 512), Squashed()], ids=["rule", "no rule"])
+@pytest.mark.parametrize("layer", [nn.Linear(512, 512), SQUASHED], ids=["rule", "no rule"])
 def test_no_tensor_holds_records_times_parameters(layer, monkeypatch):
     """No tensor is near the size of all 20 gradients."""
     monkeypatch.setattr("dpcanary.training.modules.layer_rules._CPU_BYTES", 1 << 21)
@@ -622,9 +601,9 @@ def test_freed_memory_is_kept() -> None:
 
 
 def test_bytes_of_a_run() -> None:
-    _, alone = path_for("convnet")
+    alone = path_for("convnet")
     assert alone.bytes_per_run(128) == 4 * alone.num_parameters  # the sums
-    _, together = path_for("convnet", vectorise=True)
+    together = path_for("convnet", vectorise=True)
     growth = together.bytes_per_run(129) - together.bytes_per_run(128)
     # At least twice the layers' inputs and outputs, but not all parameters of every record.
     assert 2 * 4 * (3072 + 4704 + 1176 + 1600 + 400) < growth < 4 * together.num_parameters * 4
