@@ -108,27 +108,23 @@ def test_record_gradients_equal_autograd(module, records, monkeypatch):
     np.testing.assert_allclose(gradients.cosines(records, of_target), cosines, rtol=1e-12)
 
 
-def test_the_cosine_of_a_zero_gradient_is_zero() -> None:
+def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_are_targets():
     parameters = np.array([4000.0, 0.0, 0.0, 0.0], np.float32)
     gradients = RecordGradients(nn.Linear(1, 2), parameters, Loss.CROSS_ENTROPY)
     records = Records(np.array([[1.0], [-1.0]], np.float32), [0, 0])
     target = gradients.of(gradients.inputs(records.features[1]), gradients.labels(0))
     assert gradients.cosines(records, target).tolist() == [0.0, pytest.approx(1.0)]
-
-
-def test_of_equally_sure_records_the_first_ones_are_targets() -> None:
     reference = Reference(np.zeros(1, np.float32), np.array([0.5, 0.2, 0.2, 0.1, 0.2]))
     assert reference.least_confident(3).tolist() == [3, 1, 2]
     assert reference.least_confident(5).tolist() == [3, 1, 2, 4, 0]
 
 
 def first_alone(crafting: Crafting) -> list[InputCanary]:
-    """As another package may define it, for one slot."""
     return [input_canary(crafting.data.auxiliary[:1], crafting.targets[0])]
 
 
 def no_list(crafting: Crafting) -> None:
-    """Forgets to return what it made."""
+    pass
 
 
 def numbers(crafting: Crafting) -> list[int]:

@@ -56,7 +56,7 @@ def test_views_are_mirrored_crops_of_the_padded_image(mirrored, across, down, un
     np.testing.assert_array_equal(found[1], images)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**40),
     runs=st.lists(st.integers(0, 2**32 - 2), min_size=1, max_size=4, unique=True),

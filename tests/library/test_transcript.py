@@ -20,10 +20,10 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.runs import EnsembleResult
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 COUNT, FEATURES, CLASSES = 40, 6, 3
 CLIP, RATE = 0.6, 0.7
-# The feature is 0 in every record, so no record moves the weights behind it.
-EMPTY = 2
+EMPTY = 2  # a feature that is 0 in every record, so no record moves the weights behind it
 UNMOVED = GradientCanary(EMPTY, 7)
 LINEAR, WIDE = nn.Linear(FEATURES, CLASSES), nn.Linear(COUNT + 20, CLASSES)
 NETWORK = nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
@@ -42,19 +42,14 @@ def mechanism(noise: float = 1.3, steps: Any = (2, 3, 9), **changes: Any) -> DPS
 
 
 def train(
-    dpsgd: DPSGD,
-    *,
-    canary: Any = UNMOVED,
-    observe: str = "noisy_gradients",
-    runs: int = 6,
-    module: nn.Module = LINEAR,
+    dpsgd: DPSGD, *, canary: Any = UNMOVED, module: nn.Module = LINEAR, **options: Any
 ) -> EnsembleResult:
-    first = next(module.parameters())
+    records = some_records(next(module.parameters()).shape[1])
+    options = {"observe": "noisy_gradients", "runs": 6} | options
+    options["initialisation"] = "zeros" if isinstance(module, nn.Linear) else "fixed"
     return train_ensemble(
-        module=module, records=some_records(first.shape[1]), canary=canary, dpsgd=dpsgd, runs=runs,
-        seed=4, observe=observe,
-        initialisation="zeros" if isinstance(module, nn.Linear) else "fixed",
-    )  # fmt: skip
+        module=module, records=records, canary=canary, dpsgd=dpsgd, seed=4, **options
+    )
 
 
 def direction(num_parameters: int) -> DirectionCanary:
