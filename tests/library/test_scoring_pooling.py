@@ -106,7 +106,7 @@ WRONG_ARRAYS = [
         r"00001\.npz has 3 slots, its audit 1; delete it",
     ),
     ({"observation": NAN}, r"00001\.npz: run 6 has a NaN"),
-]
+]  # fmt: skip
 SECOND = shard(4, 4)
 SECONDS = [(shard(4, 4, **header), message) for header, message in WRONG_HEADERS]
 SECONDS += [(shard(*runs), message) for runs, message in WRONG_RUNS]

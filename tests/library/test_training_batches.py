@@ -83,12 +83,9 @@ def members(batch: Batch) -> NDArray[np.float64]:
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @settings(max_examples=30)
 @given(
-    num_slots=st.integers(1, 3),
-    rate=st.sampled_from([0.05, 0.3, 0.9, 1.0]),
-    runs=lists_of_runs,
-    step=st.integers(0, 2**32 - 1),
-    seed=seeds,
-)
+    num_slots=st.integers(1, 3), rate=st.sampled_from([0.05, 0.3, 0.9, 1.0]), runs=lists_of_runs,
+    step=st.integers(0, 2**32 - 1), seed=seeds,
+)  # fmt: skip
 def test_poisson_batches_hold_the_sampled_records_that_the_world_trains_on(
     kind, adjacency, num_slots, rate, runs, step, seed
 ):
@@ -176,11 +173,9 @@ C = POISSON.max_grad_norm
 
 
 @pytest.mark.parametrize(("canary", "message"), [
-    (
-        direction(C, C),
-        r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
-        r" clipped gradients are never as long: scale it down$",
-    ),
+    (direction(C, C),
+     r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
+     r" clipped gradients are never as long: scale it down$"),
     (direction(0.01 * C, C), r"length 2\.50012"),  # longer by 5e-5 of its length
     (DirectionCanary(np.full(8, 0.1), 4), "must be 9 finite numbers, one per parameter"),
     (DirectionCanary(np.full((3, 3), 0.1), 4), "must be 9 finite numbers"),
@@ -190,10 +185,8 @@ C = POISSON.max_grad_norm
     (GradientCanary(7, -1), "^canary: target is -1; it must be a whole number"),
     (GradientCanary(7, N), "^canary: target is 23, and there are 23 records$"),
     # A single feature would be broadcast to all of them.
-    (
-        InputCanary(np.ones(1), 1, 4),
-        r"^input canary: its features have shape \(1,\), those of records \(2,\)$",
-    ),
+    (InputCanary(np.ones(1), 1, 4),
+     r"^input canary: its features have shape \(1,\), those of records \(2,\)$"),
     (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
     (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
 ])  # fmt: skip

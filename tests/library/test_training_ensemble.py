@@ -440,11 +440,9 @@ BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_pe
     ({"noise_multiplier": float("nan")}, r"^noise_multiplier is nan; .* finite number"),
     ({"momentum": 1.0}, r"^momentum is 1.0; .* of at least 0 and below 1$"),
     ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
-    (
-        {"batch_size": 10},
-        r"^sampling poisson has no batch_size or canary_period: batches have no fixed size;"
-        r" give sample_rate = batch size / number of records, or sampling='fixed'$",
-    ),
+    ({"batch_size": 10},
+     r"^sampling poisson has no batch_size or canary_period: batches have no fixed size;"
+     r" give sample_rate = batch size / number of records, or sampling='fixed'$"),
     ({"canary_period": 2}, r"^sampling poisson has no batch_size or canary_period"),
     (BY_EPOCH | {"batch_size": None}, r"^sampling fixed needs batch_size and canary_period$"),
     (BY_EPOCH | {"canary_period": None}, r"^sampling fixed needs batch_size and canary_period$"),
@@ -497,10 +495,8 @@ BINARY = replace(SETTINGS, loss="binary_cross_entropy")
     ({"canary": 3}, r"^canary must be a \w+, not int 3$"),
     ({"canary": [CANARIES["input"], CANARIES["coordinate"]]}, "must be of one type; these are"),
     # With an additional output, no other check would notice.
-    (
-        {"module": nn.Linear(6, 4), "records": COUNTED_FROM_1, "test_records": None},
-        r"^no record has label 0; labels are counted from 0: subtract 1$",
-    ),
+    ({"module": nn.Linear(6, 4), "records": COUNTED_FROM_1, "test_records": None},
+     r"^no record has label 0; labels are counted from 0: subtract 1$"),
     ({"records": with_feature(np.nan)}, NOT_FINITE),
     ({"test_records": with_feature(np.inf)}, NOT_FINITE),
     ({"test_records": IMAGES}, r"^test_records: features of shape \(2, 6, 6\), .* have \(6,\)"),

@@ -256,20 +256,16 @@ def test_the_first_of_equal_maxima_wins(name: str, device: str) -> None:
 
 FEW = {  # limits on what is computed at once: of a path's batches, and of a layer's records
     "of batches": [
-        (perceptron_path, "_BYTES_AT_ONCE", 1),
-        (convolutional, "_RECORDS_TOGETHER", 5),
-        (module_path, "_BYTES_AT_ONCE", 1),
-        (module_path, "_RECORDS_TOGETHER", 5),
+        (perceptron_path, "_BYTES_AT_ONCE", 1), (convolutional, "_RECORDS_TOGETHER", 5),
+        (module_path, "_BYTES_AT_ONCE", 1), (module_path, "_RECORDS_TOGETHER", 5),
     ],
     "of layers": [
-        (convolutional, "_BYTES_TOGETHER", 1),
-        (layer_rules, "_CONVOLUTION_CPU_BYTES", 20_000),
+        (convolutional, "_BYTES_TOGETHER", 1), (layer_rules, "_CONVOLUTION_CPU_BYTES", 20_000),
         (layer_rules, "_CONVOLUTION_GPU_BYTES", 20_000),
-        (layer_rules, "_BYTES_OF_PAIRS", 4 * 4 * 9 * 9),
-        (layer_rules, "_CPU_BYTES", 4 * 4 * 6),
+        (layer_rules, "_BYTES_OF_PAIRS", 4 * 4 * 9 * 9), (layer_rules, "_CPU_BYTES", 4 * 4 * 6),
         (layer_rules, "_GPU_BYTES", 4 * 4 * 6),
     ],
-}
+}  # fmt: skip
 
 
 @every_device

@@ -248,29 +248,19 @@ PRETRAINED = {
     ({}, {"model": "a:b", "hidden_sizes": [3]}, "hidden_sizes: .* do not use this key"),
     ({}, {"model": "a:b", "initialisation": "zeros"}, "saddle point"),
     (NO_PRIVACY, {"canary": "gradient"}, "one: .*without privacy, and canary gradient is no"),
-    (
-        NO_PRIVACY, {"canary": "random_direction"},
-        "without privacy, and canary random_direction is no",
-    ),
-    (
-        NO_PRIVACY, {"canary": "worst_case", "dataset": None},
-        "without privacy, and canary worst_case is no",
-    ),
+    (NO_PRIVACY, {"canary": "random_direction"},
+     "without privacy, and canary random_direction is no"),
+    (NO_PRIVACY, {"canary": "worst_case", "dataset": None},
+     "without privacy, and canary worst_case is no"),
     (NO_PRIVACY, {"max_grad_norm": 2.0}, r"audits\.one: max_grad_norm: .* do not use this key"),
     (NO_PRIVACY, {"noise_multiplier": -1.0}, "noise_multiplier: .* greater than or equal to 0"),
     (PRETRAINED, {"initialisation": "per_run"}, "initialisation per_run starts from no pretrained"),
-    (
-        PRETRAINED, {"initialisation": "zeros", "model": "linear"},
-        "initialisation zeros starts from no",
-    ),
-    (
-        PRETRAINED, {"pretraining": PRETRAINING | {"dataset": "digits"}},
-        "pretraining.dataset digits is the audited data",
-    ),
-    (
-        PRETRAINED, {"pretraining": PRETRAINING | {"dataset": "othr"}},
-        "pretraining.dataset: no 'othr'; did you mean",
-    ),
+    (PRETRAINED, {"initialisation": "zeros", "model": "linear"},
+     "initialisation zeros starts from no"),
+    (PRETRAINED, {"pretraining": PRETRAINING | {"dataset": "digits"}},
+     "pretraining.dataset digits is the audited data"),
+    (PRETRAINED, {"pretraining": PRETRAINING | {"dataset": "othr"}},
+     "pretraining.dataset: no 'othr'; did you mean"),
     (PRETRAINED, {"canary": "worst_case", "dataset": None}, "do not use this key"),
 ])  # fmt: skip
 def test_configs_that_contradict_their_model_or_canary_are_refused(known, changes, message):
@@ -388,10 +378,8 @@ def test_only_copies_of_audited_records_are_left_out() -> None:
     (Records(np.zeros((20, 4), np.float32), np.arange(20) % 3), r"features of shape \(4,\)"),
     (Records(np.zeros((20, 6), np.float32), np.arange(20) % 5), "labels up to 4"),
     (DATA.auxiliary[:7], "batch_size 8 is more than the 7 records"),
-    (
-        replace(DATA.auxiliary, features=DATA.auxiliary.features * np.float32(1e18)),
-        "the pretraining diverged: lower learning_rate",
-    ),
+    (replace(DATA.auxiliary, features=DATA.auxiliary.features * np.float32(1e18)),
+     "the pretraining diverged: lower learning_rate"),
 ])  # fmt: skip
 def test_public_records_that_do_not_fit_are_refused(public: Records, message: str) -> None:
     linear = pretrained_experiment({"learning_rate": 1e30}, model="linear", hidden_sizes=None)

@@ -76,16 +76,12 @@ def attention(dropout: float) -> nn.Module:
 
 
 @pytest.mark.parametrize(("module", "message"), [
-    (
-        Net(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-        r"layer 'layers\.1' \(BatchNorm1d\) mixes .* use GroupNorm",
-    ),
+    (Net(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+     r"layer 'layers\.1' \(BatchNorm1d\) mixes .* use GroupNorm"),
     (Net(nn.Linear(4, 4), nn.LazyBatchNorm1d()), r"'layers\.1' \(LazyBatchNorm1d\) mixes"),
     (Net(nn.SyncBatchNorm(4)), r"'layers\.0' \(SyncBatchNorm\) mixes"),
-    (
-        Net(nn.Linear(4, 4), nn.InstanceNorm1d(4, track_running_stats=True)),
-        r"'layers\.1' \(InstanceNorm1d\) keeps statistics .* GroupNorm",
-    ),
+    (Net(nn.Linear(4, 4), nn.InstanceNorm1d(4, track_running_stats=True)),
+     r"'layers\.1' \(InstanceNorm1d\) keeps statistics .* GroupNorm"),
     (Net(nn.Linear(4, 4), nn.Dropout(0.1)), r"'layers\.1' \(Dropout\) drops units .* dropout=0\.0"),
     (Net(nn.Linear(4, 4), nn.AlphaDropout(0.1)), r"'layers\.1' \(AlphaDropout\) drops"),
     (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
