@@ -31,13 +31,10 @@ CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 NUM_TOKENS = 20
 # Of a name: the loss and the outputs. With one output there are two classes.
 OUTPUTS = {
-    "softmax 2": (CROSS_ENTROPY, 2),
-    "softmax 3": (CROSS_ENTROPY, 3),
-    "softmax 10": (CROSS_ENTROPY, 10),
-    "sigmoid 1": (BINARY, 1),
-    "sigmoid 3": (BINARY, 3),
+    "softmax 2": (CROSS_ENTROPY, 2), "softmax 3": (CROSS_ENTROPY, 3),
+    "softmax 10": (CROSS_ENTROPY, 10), "sigmoid 1": (BINARY, 1), "sigmoid 3": (BINARY, 3),
     "sigmoid 4": (BINARY, 4),
-}
+}  # fmt: skip
 DEVICES = [
     "cpu",
     pytest.param(
@@ -58,9 +55,6 @@ def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> li
         covering_choices.append(candidates[best])
         missing -= pairs[best]
     return covering_choices
-
-
-# --- models ------------------------------------------------------------------------------------
 
 
 class Net(nn.Module):
@@ -213,8 +207,7 @@ MODELS = {
     "convnet": Model(convnet, (3, 32, 32), CONVOLUTIONAL),
     "relu first": Model(
         lambda k: nn.Sequential(Conv(2, 4, 3), ReLU(), Pool(2), nn.Flatten(), Linear(36, k)),
-        (2, 8, 8),
-        CONVOLUTIONAL,
+        (2, 8, 8), CONVOLUTIONAL,
     ),
     "no relu": Model(
         convolutions(lambda: Conv(1, 7, 2), lambda: Pool(2)), (1, 7, 7), CONVOLUTIONAL
@@ -241,8 +234,7 @@ MODELS = {
         CONVOLUTIONAL,
     ),
     "as large as the image": Model(
-        convolutions(lambda: Conv(2, 3, 4, padding=1), lambda: Pool(3), ReLU),
-        (2, 4, 4),
+        convolutions(lambda: Conv(2, 3, 4, padding=1), lambda: Pool(3), ReLU), (2, 4, 4),
         CONVOLUTIONAL,
     ),
     "no bias": Model(lambda k: Linear(6, k, bias=False), (6,)),
@@ -277,12 +269,8 @@ MODELS = {
     ),
     "inplace ReLU": Model(headed(lambda: Conv(2, 4, 3), lambda: ReLU(inplace=True)), (2, 6, 6)),
     "in place": net(
-        changes_in_place,
-        (2, 6, 6),
-        4,
-        first=lambda: Conv(2, 4, 3),
-        second=lambda: Conv(4, 4, 3, padding=1),
-        norm=lambda: nn.GroupNorm(2, 4),
+        changes_in_place, (2, 6, 6), 4, first=lambda: Conv(2, 4, 3),
+        second=lambda: Conv(4, 4, 3, padding=1), norm=lambda: nn.GroupNorm(2, 4),
     ),
     "text": net(mean_of_embeddings, (), 6, embedding=lambda: nn.Embedding(NUM_TOKENS, 6)),
     "padded text": net(
@@ -292,74 +280,49 @@ MODELS = {
         headed(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)), (5, 8)
     ),
     "positions first": net(
-        lambda net, x: net.head(net.layer(x.transpose(0, 1))[-1]),
-        (5, 8),
-        8,
+        lambda net, x: net.head(net.layer(x.transpose(0, 1))[-1]), (5, 8), 8,
         layer=lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, norm_first=True),
     ),
     "attention": net(
-        masked_attention,
-        (5, 8),
-        8,
-        queries=lambda: Linear(8, 8),
+        masked_attention, (5, 8), 8, queries=lambda: Linear(8, 8),
         attention=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
     "attention of Opacus": net(
-        lambda net, x: net.head(net.attention(x, x, x)[0].mean(dim=1)),
-        (5, 8),
-        8,
+        lambda net, x: net.head(net.attention(x, x, x)[0].mean(dim=1)), (5, 8), 8,
         attention=lambda: DPMultiheadAttention(8, 2, batch_first=True),
     ),
     "scale": Model(headed(lambda: Linear(6, 6), Scale), (6,)),
     # A parameter of its own makes it one unit. Nothing uses the other one.
     "own parameter": net(
-        lambda net, x: net.head(torch.tanh(x @ net.matrix)),
-        (6,),
-        4,
-        matrix=lambda: nn.Parameter(torch.randn(6, 4)),
-        unused=lambda: nn.Parameter(torch.randn(2)),
+        lambda net, x: net.head(torch.tanh(x @ net.matrix)), (6,), 4,
+        matrix=lambda: nn.Parameter(torch.randn(6, 4)), unused=lambda: nn.Parameter(torch.randn(2)),
     ),
     "transposed": Model(headed(lambda: nn.ConvTranspose2d(2, 3, 3)), (2, 4, 4)),
     "recurs": net(
-        three_calls,
-        (6,),
-        6,
-        linear=lambda: Linear(6, 6),
-        norm=lambda: nn.LayerNorm(6),
-        conv=lambda: nn.Conv1d(1, 1, 3, padding=1),
-        unused=lambda: Linear(2, 2),
+        three_calls, (6,), 6, linear=lambda: Linear(6, 6), norm=lambda: nn.LayerNorm(6),
+        conv=lambda: nn.Conv1d(1, 1, 3, padding=1), unused=lambda: Linear(2, 2),
     ),
     "twice": net(
-        twice,
-        (3, 6, 6),
-        4,
-        first=lambda: Conv(3, 4, 3, padding=1),
+        twice, (3, 6, 6), 4, first=lambda: Conv(3, 4, 3, padding=1),
         norm=lambda: nn.GroupNorm(2, 4, eps=0.3),
-        shared=lambda: Conv(4, 4, 3, padding=1, bias=False),
-        scale=Scale,
+        shared=lambda: Conv(4, 4, 3, padding=1, bias=False), scale=Scale,
     ),
     # Also uses the embedding's weight without calling the embedding.
     "another's weight": net(
-        lambda net, x: net.head(net.embedding(x).mean(dim=1) @ net.embedding.weight.T),
-        (),
-        NUM_TOKENS,
-        embedding=lambda: nn.Embedding(NUM_TOKENS, 6),
+        lambda net, x: net.head(net.embedding(x).mean(dim=1) @ net.embedding.weight.T), (),
+        NUM_TOKENS, embedding=lambda: nn.Embedding(NUM_TOKENS, 6),
     ),
     # Passes records times positions to its linear layer as one dimension.
     "merges": net(
-        lambda net, x: net.head(net.inner(x.flatten(0, 1)).view(len(x), -1, 4).mean(dim=1)),
-        (5, 8),
-        4,
-        inner=lambda: nn.Sequential(Linear(8, 4), nn.Tanh()),
+        lambda net, x: net.head(net.inner(x.flatten(0, 1)).view(len(x), -1, 4).mean(dim=1)), (5, 8),
+        4, inner=lambda: nn.Sequential(Linear(8, 4), nn.Tanh()),
     ),
     "LSTM": net(
-        lambda net, x: net.head(net.lstm(x)[0][:, -1]),
-        (4, 6),
-        5,
+        lambda net, x: net.head(net.lstm(x)[0][:, -1]), (4, 6), 5,
         lstm=lambda: nn.LSTM(6, 5, batch_first=True),
     ),
     "PReLU": Model(convolutions(lambda: Conv(3, 4, 3), lambda: nn.PReLU(4)), (3, 4, 4)),
-}
+}  # fmt: skip
 # PyTorch cannot vectorise the first over runs. It mixes runs and records up in the second.
 TAKE_TURNS = {"LSTM", "PReLU"}
 
@@ -380,9 +343,6 @@ def parameters_of(module: nn.Module, runs: int, *, spread: float = 0.1) -> Tenso
     own = parameters_to_vector(module.parameters()).detach()
     noise = np.random.default_rng(1).normal(0.0, spread, (runs, len(own)))
     return own + torch.from_numpy(noise.astype(np.float32))
-
-
-# --- gradients ---------------------------------------------------------------------------------
 
 
 def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
@@ -419,8 +379,6 @@ def clipped_sum(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Ten
     norms = gradients.norm(dim=1).clamp(min=1e-300)
     return (weights.double() * (max_grad_norm / norms).clamp(max=1.0)) @ gradients
 
-
-# --- trainings ---------------------------------------------------------------------------------
 
 Vector = NDArray[np.float64]
 # What a batch holds: features, a label and, if any, a gradient in place of the record's own.

@@ -17,13 +17,7 @@ from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.crafting import Crafting, craft_canaries, drawn_targets
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.settings import CraftingStage, DrawingStage, OtherRecords
-from dpcanary.canaries import (
-    CanarySet,
-    GradientCanary,
-    InputCanary,
-    read_canaries,
-    write_canaries,
-)
+from dpcanary.canaries import CanarySet, GradientCanary, InputCanary, read_canaries, write_canaries
 from dpcanary.costs.probes import Shape, crafting_probe
 from dpcanary.gdp import gdp_delta
 from dpcanary.observations import hashes_of, read_shard, write_shard
@@ -42,28 +36,18 @@ CLIP, RATE, NOISE, NUM_STEPS = 0.6, 0.8, 0.01, 16
 TRAINED = [entry for entry in BUILT_IN.values() if entry.is_trained]
 # Values that are not the defaults, of the keys that some adversaries use.
 OWN_KEYS = {
-    "crafting_steps": 30,
-    "crafting_step_size": 0.1,
-    "simulation": "noisy",
-    "ranking": "final_model",
-    "num_simulations": 2,
+    "crafting_steps": 30, "crafting_step_size": 0.1, "simulation": "noisy",
+    "ranking": "final_model", "num_simulations": 2,
     "metagradient": {"batch_size": 8, "start": "other_label"},
-}
+}  # fmt: skip
 SAMPLED = {
-    "sample_rate": 1.0,
-    "record_every": 1,
-    "model": "mlp",
-    "hidden_sizes": [4],
+    "sample_rate": 1.0, "record_every": 1, "model": "mlp", "hidden_sizes": [4],
     "initialisation": "fixed",
-}
+}  # fmt: skip
 KNOWN = {
-    "sampling": "fixed",
-    "batch_size": 10,
-    "canary_period": 2,
-    "record_every": 2,
-    "model": "linear",
+    "sampling": "fixed", "batch_size": 10, "canary_period": 2, "record_every": 2, "model": "linear",
     "loss": "binary_cross_entropy",
-}
+}  # fmt: skip
 
 
 RECORDS = overlapping_classes(50, NUM_FEATURES, NUM_CLASSES)
@@ -74,14 +58,10 @@ DATA = Split(PRIVATE, RECORDS[NUM_RECORDS:], PRIVATE[:5])
 def experiment_for(entry: Adversary, adjacency: Adjacency, **changes: object) -> Experiment:
     of_training = {"dataset": "d", "learning_rate": RATE, "max_grad_norm": CLIP, "num_runs": 6}
     audit = {
-        "canary": entry.name,
-        "adjacency": adjacency,
-        "noise_multiplier": NOISE,
-        "num_steps": NUM_STEPS,
-        **{key: OWN_KEYS[key] for key in entry.settings if key in OWN_KEYS},
-        **(of_training if entry.is_trained else {}),
-        **changes,
-    }
+        "canary": entry.name, "adjacency": adjacency, "noise_multiplier": NOISE,
+        "num_steps": NUM_STEPS, **{key: OWN_KEYS[key] for key in entry.settings if key in OWN_KEYS},
+        **(of_training if entry.is_trained else {}), **changes,
+    }  # fmt: skip
     return experiment_of(audit, source="digits", num_records=NUM_RECORDS)
 
 
@@ -105,9 +85,6 @@ def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> No
     np.testing.assert_equal(*pair)
 
 
-# --- canaries -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("entry", "adjacency"),
     [
@@ -116,9 +93,7 @@ def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> No
         for adjacency in entry.adjacencies
     ],
 )
-def test_canaries_follow_from_settings_and_seed(
-    entry: Adversary, adjacency: Adjacency, tmp_path: Path
-) -> None:
+def test_canaries_follow_from_settings_and_seed(entry, adjacency, tmp_path):
     """Each slot has a target of its own, and fewer slots have the first of the same canaries."""
 
     def crafting(**changes: object) -> Crafting:
@@ -161,18 +136,13 @@ def test_canaries_follow_from_settings_and_seed(
 
 
 @pytest.mark.parametrize("entry", TRAINED, ids=lambda entry: entry.name)
-def test_the_cost_of_crafting_can_be_measured(
-    entry: Adversary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cost_of_crafting_can_be_measured(entry, monkeypatch):
     monkeypatch.setattr("dpcanary.costs.probes.BUDGET", 0.01)
     experiment = experiment_for(entry, entry.adjacencies[0], **SAMPLED, num_slots=2)
     stage = experiment.stage(CraftingStage, audit="a")
     assert stage.function == entry.function
     shape = Shape(30, num_auxiliary=9, num_test=2, features=(NUM_FEATURES,), num_classes=3)
     assert sum(crafting_probe(stage, entry.cost, shape, device="cpu").measure()) > 0
-
-
-# --- runs and scores of trainings ---------------------------------------------------------------
 
 
 def scores_of_trainings(experiment: Experiment, folder: Path) -> AuditScores:
@@ -183,14 +153,9 @@ def scores_of_trainings(experiment: Experiment, folder: Path) -> AuditScores:
     count = experiment.audits["a"].num_runs
     for shard, runs in zip(shards, (range(3), range(3, count)), strict=True):
         trained = train_shard(
-            experiment.stage(TrainingStage, audit="a"),
-            data=DATA,
-            canaries=crafted.canaries,
-            noise_multiplier=NOISE,
-            runs=runs,
-            inputs=hashes_of({"canaries": path}),
-            device=CPU,
-        )
+            experiment.stage(TrainingStage, audit="a"), data=DATA, canaries=crafted.canaries,
+            noise_multiplier=NOISE, runs=runs, inputs=hashes_of({"canaries": path}), device=CPU,
+        )  # fmt: skip
         write_shard(shard, trained)
     names = {"audit": "a", "canary": "c", "score": "s"}
     stage = experiment.stage(ScoringStage, audit="a")
@@ -234,9 +199,6 @@ def test_scores_of_trainings_with_little_noise_are_higher_in_world_0(
             assert world0.mean() > world1.mean()
         else:
             assert world0.min() > world1.max()
-
-
-# --- processes that are drawn -------------------------------------------------------------------
 
 
 def process_cases() -> Iterator[object]:

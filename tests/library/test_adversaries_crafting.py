@@ -88,9 +88,6 @@ def all_by_hand(crafting: Crafting, records: Records) -> list[Floats]:
     return gradients_of(crafting.module, crafting.reference.parameters, records)
 
 
-# --- gradients of single records ----------------------------------------------------------------
-
-
 TOKENS = Records(np.array([[0, 5], [3, 3], [5, 0]]), [0, 2, 1])
 OF_TOKENS = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(8, 3))
 OF_NUMBERS = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, NUM_CLASSES))
@@ -99,9 +96,7 @@ OF_NUMBERS = nn.Sequential(nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, N
 @pytest.mark.parametrize(
     ("module", "records"), [(OF_NUMBERS, PRIVATE), (OF_TOKENS, TOKENS)], ids=["numbers", "tokens"]
 )
-def test_record_gradients_equal_autograd(
-    module: nn.Module, records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_gradients_equal_autograd(module, records, monkeypatch):
     parameters = start_of(module).astype(np.float32)
     gradients = RecordGradients(module, parameters, Loss.CROSS_ENTROPY)
     expected = gradients_of(module, parameters, records)
@@ -113,37 +108,27 @@ def test_record_gradients_equal_autograd(
     np.testing.assert_allclose(gradients.cosines(records, of_target), cosines, rtol=1e-12)
 
 
-def test_the_cosine_of_a_zero_gradient_is_zero() -> None:
+def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_are_targets():
     parameters = np.array([4000.0, 0.0, 0.0, 0.0], np.float32)
     gradients = RecordGradients(nn.Linear(1, 2), parameters, Loss.CROSS_ENTROPY)
     records = Records(np.array([[1.0], [-1.0]], np.float32), [0, 0])
     target = gradients.of(gradients.inputs(records.features[1]), gradients.labels(0))
     assert gradients.cosines(records, target).tolist() == [0.0, pytest.approx(1.0)]
-
-
-# --- targets and functions ----------------------------------------------------------------------
-
-
-def test_of_equally_sure_records_the_first_ones_are_targets() -> None:
     reference = Reference(np.zeros(1, np.float32), np.array([0.5, 0.2, 0.2, 0.1, 0.2]))
     assert reference.least_confident(3).tolist() == [3, 1, 2]
     assert reference.least_confident(5).tolist() == [3, 1, 2, 4, 0]
 
 
 def first_alone(crafting: Crafting) -> list[InputCanary]:
-    """As another package may define it, for one slot."""
     return [input_canary(crafting.data.auxiliary[:1], crafting.targets[0])]
 
 
 def no_list(crafting: Crafting) -> None:
-    """Forgets to return what it made."""
+    pass
 
 
 def numbers(crafting: Crafting) -> list[int]:
     return [1, 2, 3]
-
-
-# --- mislabeled and natural ---------------------------------------------------------------------
 
 
 def test_mislabeled_is_the_most_opposed_label(attack: Crafting) -> None:
@@ -175,9 +160,6 @@ def test_natural_is_the_most_opposed_auxiliary_record_that_is_left(attack: Craft
     assert sorted(rows) == sorted(AUXILIARY.features[:7].tolist())
 
 
-# --- crafted ------------------------------------------------------------------------------------
-
-
 def objective(gradient: Floats, target: Floats) -> float:
     return cosine(gradient, target) + float(np.mean((gradient - target) ** 2))
 
@@ -193,9 +175,7 @@ def full_bar(total: int, unit: str) -> Iterator[SimpleNamespace]:
 @pytest.mark.parametrize(
     ("sizes", "num_features", "most"), [([], 30, -0.65), ([8], NUM_FEATURES, 0.0)]
 )
-def test_crafted_inputs_oppose_their_targets(
-    sizes: list[int], num_features: int, most: float
-) -> None:
+def test_crafted_inputs_oppose_their_targets(sizes, num_features, most):
     attack = attack_on(some_data(num_features), sizes=sizes)
     steps = {"num_slots": 2, "crafting_steps": 800, "crafting_step_size": 0.02}
     crafting = replace(changed(attack, **steps), progress=full_bar)
@@ -220,9 +200,6 @@ def test_crafted_inputs_oppose_their_targets(
             assert measure(crafted, own) < min(measure(each, own) for each in real)
 
 
-# --- what is refused ----------------------------------------------------------------------------
-
-
 def crafted_by(function: str) -> Callable[[Crafting], object]:
     return lambda crafting: craft_canaries(changed(crafting, function=function, num_slots=3))
 
@@ -244,54 +221,35 @@ WITH_NAN[11, 2] = np.nan
 DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (crafted_by(f"{__name__}:first_alone"), "first_alone made 1 canaries for 3 slots"),
-        (crafted_by(f"{__name__}:no_list"), "no_list returned None; it must return a list of can"),
-        (crafted_by(f"{__name__}:numbers"), "numbers returned 1; it must return a list of canar"),
-        (crafted_by(f"{__name__}:nothing"), "there is no function '.*:nothing'"),
-        (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
-        (
-            lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
-            "num_slots 8 is more than the 7 auxiliary records",
-        ),
-        (
-            lambda own: natural(with_data(own, auxiliary=Records(WITH_NAN, AUXILIARY.labels))),
-            r"candidate 11 for a canary has a gradient .* not finite",
-        ),
-        (
-            lambda own: mislabeled(replace(own, reference=DIVERGED)),
-            r"candidate 0 .* not finite: lower the reference's learn",
-        ),
-        (lambda own: mislabeled(of_one_class(own)), "needs a dataset of at least 2 classes"),
-        (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
-        (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
-        (crafted_for(PRIVATE.features[0], np.inf), "crafted_input diverged; lower crafting_step"),
-        (crafted_for(np.arange(NUM_FEATURES), 1.0), "needs features that are real numbers"),
-    ],
-)
-def test_what_cannot_be_crafted_is_refused(
-    attack: Crafting, call: Callable[[Crafting], object], message: str
-) -> None:
+@pytest.mark.parametrize(("call", "message"), [
+    (crafted_by(f"{__name__}:first_alone"), "first_alone made 1 canaries for 3 slots"),
+    (crafted_by(f"{__name__}:no_list"), "no_list returned None; it must return a list of can"),
+    (crafted_by(f"{__name__}:numbers"), "numbers returned 1; it must return a list of canar"),
+    (crafted_by(f"{__name__}:nothing"), "there is no function '.*:nothing'"),
+    (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
+    (lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
+     "num_slots 8 is more than the 7 auxiliary records"),
+    (lambda own: natural(with_data(own, auxiliary=Records(WITH_NAN, AUXILIARY.labels))),
+     r"candidate 11 for a canary has a gradient .* not finite"),
+    (lambda own: mislabeled(replace(own, reference=DIVERGED)),
+     r"candidate 0 .* not finite: lower the reference's learn"),
+    (lambda own: mislabeled(of_one_class(own)), "needs a dataset of at least 2 classes"),
+    (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
+    (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
+    (crafted_for(PRIVATE.features[0], np.inf), "crafted_input diverged; lower crafting_step"),
+    (crafted_for(np.arange(NUM_FEATURES), 1.0), "needs features that are real numbers"),
+])  # fmt: skip
+def test_what_cannot_be_crafted_is_refused(attack, call, message):
     with pytest.raises(InputError, match=message):
         call(attack)
 
 
-# --- the reference model ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "optimizer", "of_torch", "rate", "num_steps"),
-    [
-        ([], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
-        ([8], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
-        ([8], Optimizer.ADAM, torch.optim.Adam, 0.01, 20),
-    ],
-)
-def test_reference_equals_plain_torch(
-    sizes: list[int], optimizer: Optimizer, of_torch: Callable, rate: float, num_steps: int
-) -> None:
+@pytest.mark.parametrize(("sizes", "optimizer", "of_torch", "rate", "num_steps"), [
+    ([], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
+    ([8], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
+    ([8], Optimizer.ADAM, torch.optim.Adam, 0.01, 20),
+])  # fmt: skip
+def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_steps):
     """The linear model starts from zeros."""
     module = crafting_for(DATA, model="mlp" if sizes else "linear", hidden_sizes=sizes).module
     ticks: list[int] = []

@@ -13,7 +13,6 @@ from by_hand import (
     cosine,
     crafting_for,
     overlapping_classes,
-    record_gradient,
     start_of,
 )
 from torch import nn
@@ -93,9 +92,6 @@ def coordinates_of(canaries: list[GradientCanary]) -> list[int]:
     return [canary.coordinate for canary in canaries]
 
 
-# --- canaries that are drawn --------------------------------------------------------------------
-
-
 def test_drawn_dimensions_directions_and_labels_are_uniform():
     canaries = [random_dimensions(crafting_of(seed=seed))[0] for seed in range(400)]
     counts = np.bincount(coordinates_of(canaries), minlength=PARAMETERS)
@@ -124,9 +120,6 @@ def test_there_are_no_more_slots_than_parameters():
         random_dimensions(crafting_of(num_slots=19, **LINEAR))
 
 
-# --- simulated trainings ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ranking", ["per_step", "final_model", None])
 @pytest.mark.parametrize(
     ("simulation", "adjacency"),
@@ -152,13 +145,10 @@ def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
 def movement(**changes: object) -> Movement:
     """On known batches of all records, without noise."""
     known = {
-        "module": crafting_of().module,
-        "records": PRIVATE,
+        "module": crafting_of().module, "records": PRIVATE,
         "dpsgd": mechanism(0.0, STEPS, adjacency="add_remove"),
-        "initialisation": Initialisation.FIXED,
-        "seed": 6,
-        "device": CPU,
-    }
+        "initialisation": Initialisation.FIXED, "seed": 6, "device": CPU,
+    }  # fmt: skip
     return simulated_movement(**known | changes)
 
 
@@ -225,9 +215,6 @@ def test_simulations_of_unknown_starts():
     assert not np.allclose(moved[3], 3 * moved[1], rtol=0.1)
 
 
-# --- drift --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
 @pytest.mark.parametrize(
     ("craft", "sampling"),
@@ -250,21 +237,15 @@ def test_drift_is_that_of_a_training_without_canaries(craft, sampling, adjacency
         np.testing.assert_allclose(canary.drift, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_a_training_that_diverges_has_no_drift():
+def test_the_drift_of_each_slot_and_step_is_taken_off_unless_the_training_diverges():
     several = crafting_of(num_slots=2, drift_steps=[STEPS])
     stage = several.stage.model_copy(update={"learning_rate": 1e39})  # a config refuses it
     with pytest.raises(InputError, match="training without noise diverged"):
         random_dimensions(replace(several, stage=stage))
-
-
-def test_the_drift_of_each_slot_and_step_is_taken_off():
     canaries = (GradientCanary(0, 0, (1.0, 2.0)), GradientCanary(1, 1, (3.0, 5.0)))
     context = ScoringContext(1.0, 1.0, (2, 4), CanarySet(canaries, (0, 0)))
     changes = np.random.default_rng(3).normal(size=(4, 2, 2))
     np.testing.assert_array_equal(coordinate(changes, context), [[1, 3], [2, 5]] - changes)
-
-
-# --- observations and scores --------------------------------------------------------------------
 
 
 def run_of(observe: str, **changes: object) -> EnsembleResult:
@@ -273,33 +254,11 @@ def run_of(observe: str, **changes: object) -> EnsembleResult:
         label = int(PRIVATE.labels[0] + 1) % CLASSES
         canary = InputCanary(PRIVATE.features[0], label, 0)
     arguments = {
-        "module": crafting_of().module,
-        "records": PRIVATE,
-        "canary": canary,
-        "dpsgd": mechanism(1.0, (2, 4), adjacency="add_remove", canary_period=2),
-        "runs": 6,
-        "seed": 1,
-        "observe": observe,
-        "keep_parameters": True,
-    }
+        "module": crafting_of().module, "records": PRIVATE, "canary": canary,
+        "dpsgd": mechanism(1.0, (2, 4), adjacency="add_remove", canary_period=2), "runs": 6,
+        "seed": 1, "observe": observe, "keep_parameters": True,
+    }  # fmt: skip
     return train_ensemble(**arguments | changes)
-
-
-@pytest.mark.parametrize("start", ["fixed", "per_run"])
-def test_value_is_the_parameter_itself(start):
-    result = run_of("value", initialisation=start)
-    np.testing.assert_array_equal(result.observations[:, -1, 0], result.parameters[:, 3])
-    starts = result.observations - run_of("change", initialisation=start).observations
-    assert (np.ptp(starts[:, 0, 0]) > 0.01) == (start == "per_run")
-
-
-def test_gradient_norm_is_that_of_autograd():
-    result, module = run_of("gradient_norm"), crafting_of().module
-    canary = result.canaries.canaries[0]
-    for run, parameters in enumerate(result.parameters):
-        gradient = record_gradient(module, parameters, canary.features, canary.label)
-        assert result.observations[run, -1, 0] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
-    np.testing.assert_array_equal(result.parameters, run_of("logits").parameters)
 
 
 @pytest.mark.parametrize(("weights", "variance"), [("kaiming", 2 / 40), ("xavier", 2 / 100)])

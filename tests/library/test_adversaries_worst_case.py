@@ -27,35 +27,23 @@ every_case = pytest.mark.parametrize(
 
 def drawing(runs: Sequence[int], sigma: float, **changes: object) -> Drawing:
     settings = {
-        "function": "dpcanary.adversaries.worst_case:draw_worst_case",
-        "observe": "sum",
-        "adjacency": "substitute",
-        "sample_rate": 1.0,
-        "record_steps": RECORD_STEPS,
-        "seed": 3,
-    }
+        "function": "dpcanary.adversaries.worst_case:draw_worst_case", "observe": "sum",
+        "adjacency": "substitute", "sample_rate": 1.0, "record_steps": RECORD_STEPS, "seed": 3,
+    }  # fmt: skip
     return Drawing(DrawingStage.model_validate(settings | changes, strict=False), sigma, runs)
 
 
-# --- Poisson samples ----------------------------------------------------------------------------
-
-
 @every_adjacency
-@pytest.mark.parametrize(
-    ("q", "sigma", "steps"),
-    [
-        (1.0, 22.37, 500),
-        (0.25, 5.574, 500),
-        (0.01, 3.0, 900),
-        (0.3, 0.4, 7),
-        (0.3, 0.05, 40),  # with little noise, the terms are too far apart for powers
-        (0.5, 0.02, 1),
-        (1.0, 0.03, 1),
-    ],
-)
-def test_the_likelihood_ratio_is_that_of_the_densities(
-    q: float, sigma: float, steps: int, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("q", "sigma", "steps"), [
+    (1.0, 22.37, 500),
+    (0.25, 5.574, 500),
+    (0.01, 3.0, 900),
+    (0.3, 0.4, 7),
+    (0.3, 0.05, 40),  # with little noise, the terms are too far apart for powers
+    (0.5, 0.02, 1),
+    (1.0, 0.03, 1),
+])  # fmt: skip
+def test_the_likelihood_ratio_is_that_of_the_densities(q, sigma, steps, adjacency, monkeypatch):
     """By scipy, for sums up to 12 standard deviations into the tails."""
     edge = steps * q + 12 * np.sqrt(steps * (sigma**2 + q * (1 - q)))
     sums = np.linspace(-edge, edge, 25_001)
@@ -86,30 +74,21 @@ def test_the_likelihood_ratio_is_stable_far_out() -> None:
 
 
 @every_adjacency
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"sample_rate": 1.0},
-        {"sample_rate": 0.0625},
-        {"batches_per_pass": 5, "other_records": "zero"},
-        {"batches_per_pass": 5, "other_records": "opposite"},
-    ],
-)
-def test_final_sums_and_their_scores_follow_the_mixture(
-    adjacency: Adjacency, way: dict[str, object]
-) -> None:
+@pytest.mark.parametrize("way", [
+    {"sample_rate": 1.0},
+    {"sample_rate": 0.0625},
+    {"batches_per_pass": 5, "other_records": "zero"},
+    {"batches_per_pass": 5, "other_records": "opposite"},
+])  # fmt: skip
+def test_final_sums_and_their_scores_follow_the_mixture(adjacency, way):
     """Of shuffled batches, every pass moves the sum by the same, wherever the target is."""
     sigma, steps = 0.7, (10, 30, 60)
     drawn_runs = drawing(range(10_000), sigma, adjacency=adjacency, record_steps=steps, **way)
     sums = draw_worst_case(drawn_runs)
     context = ScoringContext(
-        drawn_runs.stage.sample_rate,
-        sigma,
-        steps,
-        None,
-        drawn_runs.stage.model_dump(),
+        drawn_runs.stage.sample_rate, sigma, steps, None, drawn_runs.stage.model_dump(),
         adjacency=adjacency,
-    )
+    )  # fmt: skip
     scores = final_sum(sums[:, :, None], context)[:, :, 0]
     signs = (1, 0 if adjacency is not Adjacency.SUBSTITUTE else -1)
     for column, step in enumerate(steps):
@@ -137,9 +116,6 @@ def test_final_sums_and_their_scores_follow_the_mixture(
             densities.append(logsumexp(parts, b=weights, axis=1))
         expected = densities[0] - densities[1]
         np.testing.assert_allclose(scores[:50, column], expected, rtol=1e-8, atol=1e-8)
-
-
-# --- shuffled batches: a naive twin with datasets, orders, batches, and densities by enumeration --
 
 
 def datasets(adjacency: Adjacency, others: float, count: int) -> tuple[list[float], list[float]]:
@@ -173,9 +149,7 @@ def naive_ratio(sums: Floats, worlds: Sequence[list[float]], size: int, sigma: f
 # Under `add_remove`, with one record in a batch, one record less would be one batch less.
 @every_case
 @pytest.mark.parametrize(("batches", "size", "sigma"), [(4, 3, 0.8), (2, 2, 0.5), (1, 5, 1.3)])
-def test_a_pass_has_the_ratio_of_its_densities(
-    adjacency: Adjacency, others: str, batches: int, size: int, sigma: float
-) -> None:
+def test_a_pass_has_the_ratio_of_its_densities(adjacency, others, batches, size, sigma):
     worlds = datasets(adjacency, GRADIENT[others], batches * size)
     stream, moves = np.random.default_rng(5), moves_of(adjacency, OtherRecords(others))
     for records in worlds:
@@ -200,9 +174,6 @@ def test_draws_are_those_of_naive_loops(adjacency: Adjacency, others: str) -> No
         expected = pass_ratios(np.array(seen), moves, noise_multiplier=sigma)
         drawn = ratios[world::2]
         assert ks_2samp(drawn, expected.reshape(passes, -1).sum(axis=0)).pvalue > 1e-3
-
-
-# --- processes as another package may define them -----------------------------------------------
 
 
 def coins(drawing: Drawing) -> Floats:
@@ -231,14 +202,11 @@ def test_a_process_of_ones_own_has_one_slot_and_a_stream_for_every_run() -> None
     assert len(np.unique(draws)) == draws.size
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"function": f"{__name__}:by_step"}, r"shape \(3, 10\); it must begin with \(10, 3\)"),
-        ({"function": "no.such:draw"}, "there is no function 'no.such:draw'.*installed here"),
-        ({"observe": "change"}, "observed by its sum or ratio, not by 'change'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"function": f"{__name__}:by_step"}, r"shape \(3, 10\); it must begin with \(10, 3\)"),
+    ({"function": "no.such:draw"}, "there is no function 'no.such:draw'.*installed here"),
+    ({"observe": "change"}, "observed by its sum or ratio, not by 'change'"),
+])  # fmt: skip
 def test_a_process_that_does_not_fit_is_named(changes: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         draw_shard(drawing(range(10), 1.0, **changes))

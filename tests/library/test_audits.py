@@ -42,15 +42,10 @@ def table(tmp_path: Path, counts: dict[str, int]) -> str:
     return str(tmp_path / "Own data.csv")
 
 
-@pytest.mark.parametrize(
-    ("counts", "num_records", "expected"),
-    [
-        ({"x": 30, "y": 31}, None, (30, True)),
-        ({"x": 5, "y": 55}, None, (30, False)),
-        ({"x": 30, "y": 30}, 10, (10, True)),
-        ({"x": 30, "y": 30}, 11, (11, False)),
-    ],
-)
+@pytest.mark.parametrize(("counts", "num_records", "expected"), [
+    ({"x": 30, "y": 31}, None, (30, True)), ({"x": 5, "y": 55}, None, (30, False)),
+    ({"x": 30, "y": 30}, 10, (10, True)), ({"x": 30, "y": 30}, 11, (11, False)),
+])  # fmt: skip
 def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected):
     source = table(tmp_path, counts)
     found = read_source(source, label_column="kind")
@@ -185,9 +180,6 @@ def test_a_script_beside_the_clone_imports_the_package(tmp_path):
     (tmp_path / "script.py").write_text("import dpcanary; print(dpcanary.accounting.gdp_mu)\n")
     printed = subprocess.check_output([sys.executable, "script.py"], cwd=tmp_path, text=True)
     assert "gdp_mu" in printed
-
-
-# What an audit will take
 
 
 @pytest.fixture

@@ -50,9 +50,6 @@ def law_of(sigma: float, **changes: object) -> Law:
     return exact_law(process_of(settings(**changes), noise_multiplier=sigma), STEPS)
 
 
-# --- the exact law ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("sigma", "batch_size"), [(1.0, 1), (1.0, 16), (8.0, 2)])
 def test_a_constant_gradient_only_adds_noise(sigma, batch_size):
     """Example 1 of the paper: mu = 1 / (sigma sqrt(1 + (t - 1) / B^2))."""
@@ -84,14 +81,11 @@ def density_at(y: float, start: float, process: Process) -> float:
     )
 
 
-@pytest.mark.parametrize(
-    ("landscape", "step_noise"),
-    [
-        (two_levels(threshold=0.5, shape=DIVERGING), 0.41),  # its moves end between grid points
-        (two_levels(threshold=3.0, shape=CONVERGING), 0.5),
-        (Landscape(edges=(-1.0, 0.5, 2.0), moves=(1.0, -1.0, 0.25, -1.0)), 0.5),
-    ],
-)
+@pytest.mark.parametrize(("landscape", "step_noise"), [
+    (two_levels(threshold=0.5, shape=DIVERGING), 0.41),  # its moves end between grid points
+    (two_levels(threshold=3.0, shape=CONVERGING), 0.5),
+    (Landscape(edges=(-1.0, 0.5, 2.0), moves=(1.0, -1.0, 0.25, -1.0)), 0.5),
+])  # fmt: skip
 def test_the_second_step_is_that_of_adaptive_integration(landscape, step_noise):
     process = Process(landscape, (1.0, 0.0), 1.0, step_noise)
     law = exact_law(process, (2,))
@@ -159,24 +153,18 @@ def test_delta_is_that_of_the_worse_order_of_the_worlds(rate, epsilon):
         assert curve.epsilon(expected) == pytest.approx(epsilon, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("edges", "moves", "message"),
-    [
-        ((), (0.0,), "they must ascend, and there must be one"),
-        ((1.0, 1.0), (0.0, 0.0, 0.0), "they must ascend"),
-        ((1.0,), (0.0,), "1 edges need 2 moves"),
-        ((1.0,), (0.0, 1.5), "gradients of norm C allow -1 to 1"),
-        ((1.0,), (0.0, float("nan")), "gradients of norm C allow -1 to 1"),
-        ((0.0, 1.0, 2.51), (0.0,) * 4, "multiples of its smallest gap apart"),
-        ((0.0, 1e4), (-1.0, 1.0, 0.0), "grid points: give a larger noise_multiplier"),
-    ],
-)
+@pytest.mark.parametrize(("edges", "moves", "message"), [
+    ((), (0.0,), "they must ascend, and there must be one"),
+    ((1.0, 1.0), (0.0, 0.0, 0.0), "they must ascend"),
+    ((1.0,), (0.0,), "1 edges need 2 moves"),
+    ((1.0,), (0.0, 1.5), "gradients of norm C allow -1 to 1"),
+    ((1.0,), (0.0, float("nan")), "gradients of norm C allow -1 to 1"),
+    ((0.0, 1.0, 2.51), (0.0,) * 4, "multiples of its smallest gap apart"),
+    ((0.0, 1e4), (-1.0, 1.0, 0.0), "grid points: give a larger noise_multiplier"),
+])  # fmt: skip
 def test_what_is_no_landscape_or_fits_on_no_grid_is_named(edges, moves, message):
     with pytest.raises(InputError, match=message):
         exact_law(Process(Landscape(edges, moves), (1.0, 0.0), 1.0, 0.1), (5,))
-
-
-# --- draws and scores ---------------------------------------------------------------------------
 
 
 def positions_of(count: int, sigma: float, **changes: object) -> Array:
@@ -187,15 +175,12 @@ def positions_of(count: int, sigma: float, **changes: object) -> Array:
     return draw_positions(drawing)
 
 
-@pytest.mark.parametrize(
-    ("sigma", "changes"),
-    [
-        (1.0, {"batch_size": 1}),
-        (4.0, {"batch_size": 16, "adjacency": "substitute"}),
-        (2.0, {"shape": "converging"}),
-        (1.0, {"landscape_threshold": 2.5}),
-    ],
-)
+@pytest.mark.parametrize(("sigma", "changes"), [
+    (1.0, {"batch_size": 1}),
+    (4.0, {"batch_size": 16, "adjacency": "substitute"}),
+    (2.0, {"shape": "converging"}),
+    (1.0, {"landscape_threshold": 2.5}),
+])  # fmt: skip
 def test_draws_and_their_scores_follow_the_exact_law(sigma, changes):
     positions, law = positions_of(10_000, sigma, **changes), law_of(sigma, **changes)
     context = ScoringContext(1.0, sigma, STEPS, None, settings(**changes))

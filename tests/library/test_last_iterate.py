@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from typer.testing import CliRunner
 
-from dpcanary.accounting import (
-    Adjacency,
-    Mechanism,
-    gdp_epsilon,
-    heuristic_epsilon,
-)
+from dpcanary.accounting import Adjacency, Mechanism, gdp_epsilon, heuristic_epsilon
 from dpcanary.accounting.last_iterate import LEAST_DELTA
 from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.settings import AccountingStage
@@ -98,16 +93,13 @@ def test_no_other_pair_of_gradients_reveals_more_than_opposite_ones():
         assert delta(world(*other)) < 0.9e-3
 
 
-@pytest.mark.parametrize(
-    ("noise", "changes", "words"),
-    [
-        (1.0, {"delta": 1e-13}, "at least 1e-12"),
-        (1.0, {"delta": 1.0}, "delta"),
-        (1.0, {"num_insertions": 0}, "num_insertions"),
-        (1.0, {"num_insertions": 11}, "num_insertions is 11, and there are 10 steps"),
-        (nan, {}, "noise_multiplier is nan"),
-    ],
-)
+@pytest.mark.parametrize(("noise", "changes", "words"), [
+    (1.0, {"delta": 1e-13}, "at least 1e-12"),
+    (1.0, {"delta": 1.0}, "delta"),
+    (1.0, {"num_insertions": 0}, "num_insertions"),
+    (1.0, {"num_insertions": 11}, "num_insertions is 11, and there are 10 steps"),
+    (nan, {}, "noise_multiplier is nan"),
+])  # fmt: skip
 def test_what_is_refused(noise, changes, words):
     with pytest.raises(InputError, match=words):
         heuristic_epsilon(training("substitute", 0.5, 10, noise), **{"delta": 1e-5, **changes})
@@ -124,16 +116,10 @@ def test_the_column_is_of_the_audited_adjacency_and_of_each_step(adjacency):
     assert epsilons.tolist() == pytest.approx(truth)
 
 
-@pytest.mark.parametrize(
-    ("changes", "noise"),
-    [
-        ({"batches_per_pass": 2}, 2.0),
-        ({"delta": LEAST_DELTA / 2}, 2.0),
-        ({"has_equal_steps": False}, 2.0),
-        ({"in_first_step": True}, 2.0),
-        ({}, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("changes", "noise"), [
+    ({"batches_per_pass": 2}, 2.0), ({"delta": LEAST_DELTA / 2}, 2.0),
+    ({"has_equal_steps": False}, 2.0), ({"in_first_step": True}, 2.0), ({}, 0.0),
+])  # fmt: skip
 def test_the_column_is_empty_where_it_is_not_known(changes, noise):
     known = {"sample_rate": 1.0, "record_steps": (4,), "canary_period": None, "delta": 1e-4}
     bounds = upper_bounds(AccountingStage(**known | changes), noise_multiplier=noise)

@@ -55,24 +55,17 @@ SHAPE = (1, 6, 6)
 MOMENTUM = {"momentum": 0.8, "weight_decay": 0.02}
 NESTEROV = {**MOMENTUM, "nesterov": True}
 OPTIMISERS = {
-    "plain": {},
-    "decay": {"weight_decay": 0.05},
-    "momentum": MOMENTUM,
-    "nesterov": NESTEROV,
-}
+    "plain": {}, "decay": {"weight_decay": 0.05}, "momentum": MOMENTUM, "nesterov": NESTEROV,
+}  # fmt: skip
 
 
 def net() -> nn.Module:
     """For images of one channel. It is smooth."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.GroupNorm(4, 8),
-        nn.GELU(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(),
         nn.Linear(72, 4),
-    )
+    )  # fmt: skip
 
 
 def records(count: int, *, seed: int) -> Records:
@@ -126,9 +119,6 @@ def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object) 
     objective = loss_gap_objective(training.task, inserted_in(training))
     known = {"training": training, "pixels": pixels, "objective": objective}
     return metagradient(**known | changes)
-
-
-# --- against automatic differentiation ----------------------------------------------------------
 
 
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
@@ -217,9 +207,6 @@ def test_single_precision_of_a_residual_network() -> None:
     assert 0 < float(error) < 1e-3
 
 
-# --- memory and batches -------------------------------------------------------------------------
-
-
 def test_memory_and_repetition_change_nothing() -> None:
     training, _ = drawn(task_of(net()), num_steps=12, **NESTEROV)
     pixels, start = PIXELS.float(), training.start.clone()
@@ -270,25 +257,15 @@ def test_every_epoch_has_every_record_once() -> None:
     assert not np.array_equal(batches[0].records, batches[3].records)
 
 
-# --- metagradient descent -----------------------------------------------------------------------
-
-
 LOWER = float(CANARIES.features.min())
 
 
 def optimised(**changes: object) -> OptimisedCanaries:
     arguments = {
-        "module": net(),
-        "records": DATA,
-        "canaries": CANARIES,
-        "descent": drawn(**MOMENTUM)[0].descent,
-        "batch_size": 22,
-        "step_size": 0.3,
-        "num_metasteps": 2,
-        "seed": 3,
-        "lower": LOWER,
-        "upper": 1.0,
-    }
+        "module": net(), "records": DATA, "canaries": CANARIES,
+        "descent": drawn(**MOMENTUM)[0].descent, "batch_size": 22, "step_size": 0.3,
+        "num_metasteps": 2, "seed": 3, "lower": LOWER, "upper": 1.0,
+    }  # fmt: skip
     return optimise_canaries(**arguments | changes)
 
 
@@ -344,19 +321,13 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
     assert np.abs(np.bincount(halves, minlength=16) - 100).max() < 4.5 * np.sqrt(200 / 4)
 
 
-# --- smoothness ---------------------------------------------------------------------------------
-
-
 def smoothness(
     training: Training, pixels: Tensor, direction: Tensor, step_size: float, objective=None
 ) -> Smoothness:
     return metasmoothness(
-        training=training,
-        pixels=pixels,
-        direction=direction,
-        step_size=step_size,
+        training=training, pixels=pixels, direction=direction, step_size=step_size,
         objective=objective or loss_gap_objective(training.task, inserted_in(training)),
-    )
+    )  # fmt: skip
 
 
 def test_training_is_smooth_at_small_steps() -> None:
@@ -393,8 +364,6 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
 
 
-# --- the canary set of Boglioni et al. ----------------------------------------------------------
-
 OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
 
 
@@ -407,18 +376,10 @@ def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
 
 def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
     audit = {
-        "canary": "metagradient",
-        "dataset": "d",
-        "adjacency": "add_remove",
-        "model": "convnet",
-        "sample_rate": 1.0,
-        "noise_multiplier": 1.0,
-        "num_steps": 4,
-        "num_runs": 4,
-        "num_slots": 4,
-        **({} if "canary" in changes else {"metagradient": OPTIONS}),
-        **changes,
-    }
+        "canary": "metagradient", "dataset": "d", "adjacency": "add_remove", "model": "convnet",
+        "sample_rate": 1.0, "noise_multiplier": 1.0, "num_steps": 4, "num_runs": 4, "num_slots": 4,
+        **({} if "canary" in changes else {"metagradient": OPTIONS}), **changes,
+    }  # fmt: skip
     return experiment_of(audit, figures=figures, source="cifar10", num_records=12)
 
 
@@ -473,25 +434,22 @@ UNUSED = {"canary": "loss", "metagradient": OPTIONS}
 OF_RECORDS = {"canary": ["random_record", "loss"]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_slots": 3}, "num_slots must be even, not 3"),
-        ({"canary": "random_record", "adjacency": "substitute"}, "add_remove and zero_out, not"),
-        ({"canary": "gradient", "augmentation_multiplicity": 2}, "gradient is no image and has no"),
-        (UNUSED, r"metagradient: its canary, .* do not use this key"),
-        ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
-        ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
-        ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
-        ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
-        ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
-        ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
-        ({"kind": "canary_sets", **OF_RECORDS, "seed": None}, "give them the same seed"),
-        ({"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"}, "need score loss"),
-        ({"kind": "privacy_profile", **OF_RECORDS, "noise_multiplier": 0.0}, "trains without priv"),
-        ({"kind": "epsilon_by_noise", **OF_RECORDS, "noise_multiplier": [0.0, 1.0]}, "without pri"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"num_slots": 3}, "num_slots must be even, not 3"),
+    ({"canary": "random_record", "adjacency": "substitute"}, "add_remove and zero_out, not"),
+    ({"canary": "gradient", "augmentation_multiplicity": 2}, "gradient is no image and has no"),
+    (UNUSED, r"metagradient: its canary, .* do not use this key"),
+    ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
+    ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
+    ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
+    ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
+    ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
+    ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
+    ({"kind": "canary_sets", **OF_RECORDS, "seed": None}, "give them the same seed"),
+    ({"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"}, "need score loss"),
+    ({"kind": "privacy_profile", **OF_RECORDS, "noise_multiplier": 0.0}, "trains without priv"),
+    ({"kind": "epsilon_by_noise", **OF_RECORDS, "noise_multiplier": [0.0, 1.0]}, "without pri"),
+])  # fmt: skip
 def test_configs_that_contradict_the_canaries_are_refused(changes: dict, message: str) -> None:
     """With a figure of a kind, also what the figure cannot show."""
     audit = {key: value for key, value in changes.items() if key != "kind"}
@@ -499,8 +457,6 @@ def test_configs_that_contradict_the_canaries_are_refused(changes: dict, message
     with pytest.raises(InputError, match=message):
         experiment(figures=figures, **audit)
 
-
-# --- what is refused ----------------------------------------------------------------------------
 
 NO, NUM_BYTES = np.array([], np.int64), 8 * 388  # of the parameters of `net`
 SMALL, _ = drawn(num_steps=20, momentum=0.5)
@@ -531,72 +487,54 @@ def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> No
     gradient_of(SMALL, memory_budget=11 * NUM_BYTES)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: gradient_of(EXPLOSIVE),
-            r"diverged: the loss at step \d+ of 20 is .*lower the lea",
-        ),
-        (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
-        (lambda: gradient_of(LATE), "parameters after step 1 of 1 are not finite"),
-        (lambda: gradient_of(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
-        (lambda: gradient_of(SMALL, memory_budget=0), "memory_budget is 0"),
-        (
-            lambda: gradient_of(SMALL, memory_budget=5 * NUM_BYTES + 1),
-            "holds 5 .* needs at least 11",
-        ),
-        (lambda: gradient_of(SMALL, PIXELS[:3]), r"\(3, 1, 6, 6\); 16 canaries .* \(1, 6, 6\)"),
-        (lambda: gradient_of(SMALL, PIXELS[..., :3]), r"need shape \(16, 1, 6, 6\)"),
-        (lambda: gradient_of(SMALL, PIXELS * np.nan), "not all finite; remove nan"),
-        (
-            lambda: gradient_of(SMALL, objective=lambda p, z: z.flatten()),
-            r"shape \(576,\); it must be one",
-        ),
-        (
-            lambda: gradient_of(SMALL, objective=lambda p, z: torch.tensor(1.0)),
-            "one number that depends on",
-        ),
-        (
-            lambda: gradient_of(SMALL, objective=lambda p, z: (0 * z).sqrt().sum()),
-            "gradient is not finite",
-        ),
-        (lambda: Descent(()), "learning_rates is empty"),
-        (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
-        (lambda: Descent((float("nan"),)), "the learning rate of step 1 is nan"),
-        (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
-        (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
-        (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
-        (lambda: replace(SMALL, descent=Descent((0.1,))), "20 batches and 1 learning rates"),
-        (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(387,\); the module has 388 parameters"),
-        (lambda: of(last=Batch(NO, NO)), "the batch of step 20 is empty"),
-        (lambda: of(last=Batch(np.array([80]), NO)), "record 80 to 80; there are 0 to 79"),
-        (lambda: of(last=Batch(NO, np.array([-1, 16]))), "canary -1 to 16; there are 0 to 15"),
-        (lambda: task_of(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
-        (lambda: task_of(TWO_LABELS), r"of the records are 0 to 3; .* for 0 to 1"),
-        (lambda: task_of(labels=np.array([0, 4])), "labels of the canaries are 0 to 4"),
-        (lambda: task_of(labels=NO), "there are 80 records and 0 canaries"),
-        (lambda: task_of(records=DAMAGED), "features of the records are not all finite"),
-        (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
-        (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
-        (
-            lambda: drawn(task_of(labels=CANARIES.labels[:3])),
-            "3 canaries cannot be split into halves",
-        ),
-        (lambda: drawn(batch_size=89), "batch_size 89 is more than the 80 records and 8 inserted"),
-        (lambda: drawn(batch_size=0), "batch_size is 0"),
-        (lambda: optimised(step_size=0.0), "step_size is 0.0"),
-        (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
-        (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
-        (lambda: optimised(upper=CANARIES.features[3:].max() - 1e-3), "starts outside the limits"),
-        (lambda: optimised(lower=np.zeros((6, 5))), r"lower has shape \(6, 5\), .* \(1, 6, 6\)"),
-        (lambda: optimised(upper=np.ones(5)), r"upper has shape \(5,\), .* record's \(1, 6, 6\)"),
-        (lambda: smoothness(SMALL, PIXELS, 0 * PIXELS, 0.1), "the direction changes nothing"),
-        (lambda: smoothness(SMALL, PIXELS, PIXELS, 0.0), "step_size is 0.0"),
-        (lambda: resnet9(width=0), "width is 0; ResNet-9 needs an even one"),
-        (lambda: resnet9(width=3), "width is 3; ResNet-9 needs an even one"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: gradient_of(EXPLOSIVE), r"diverged: the loss at step \d+ of 20 is .*lower the lea"),
+    (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
+    (lambda: gradient_of(LATE), "parameters after step 1 of 1 are not finite"),
+    (lambda: gradient_of(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
+    (lambda: gradient_of(SMALL, memory_budget=0), "memory_budget is 0"),
+    (lambda: gradient_of(SMALL, memory_budget=5 * NUM_BYTES + 1), "holds 5 .* needs at least 11"),
+    (lambda: gradient_of(SMALL, PIXELS[:3]), r"\(3, 1, 6, 6\); 16 canaries .* \(1, 6, 6\)"),
+    (lambda: gradient_of(SMALL, PIXELS[..., :3]), r"need shape \(16, 1, 6, 6\)"),
+    (lambda: gradient_of(SMALL, PIXELS * np.nan), "not all finite; remove nan"),
+    (lambda: gradient_of(SMALL, objective=lambda p, z: z.flatten()),
+     r"shape \(576,\); it must be one"),
+    (lambda: gradient_of(SMALL, objective=lambda p, z: torch.tensor(1.0)),
+     "one number that depends on"),
+    (lambda: gradient_of(SMALL, objective=lambda p, z: (0 * z).sqrt().sum()),
+     "gradient is not finite"),
+    (lambda: Descent(()), "learning_rates is empty"),
+    (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
+    (lambda: Descent((float("nan"),)), "the learning rate of step 1 is nan"),
+    (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
+    (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
+    (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
+    (lambda: replace(SMALL, descent=Descent((0.1,))), "20 batches and 1 learning rates"),
+    (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(387,\); the module has 388 parameters"),
+    (lambda: of(last=Batch(NO, NO)), "the batch of step 20 is empty"),
+    (lambda: of(last=Batch(np.array([80]), NO)), "record 80 to 80; there are 0 to 79"),
+    (lambda: of(last=Batch(NO, np.array([-1, 16]))), "canary -1 to 16; there are 0 to 15"),
+    (lambda: task_of(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
+    (lambda: task_of(TWO_LABELS), r"of the records are 0 to 3; .* for 0 to 1"),
+    (lambda: task_of(labels=np.array([0, 4])), "labels of the canaries are 0 to 4"),
+    (lambda: task_of(labels=NO), "there are 80 records and 0 canaries"),
+    (lambda: task_of(records=DAMAGED), "features of the records are not all finite"),
+    (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
+    (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
+    (lambda: drawn(task_of(labels=CANARIES.labels[:3])), "3 canaries cannot be split into halves"),
+    (lambda: drawn(batch_size=89), "batch_size 89 is more than the 80 records and 8 inserted"),
+    (lambda: drawn(batch_size=0), "batch_size is 0"),
+    (lambda: optimised(step_size=0.0), "step_size is 0.0"),
+    (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
+    (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
+    (lambda: optimised(upper=CANARIES.features[3:].max() - 1e-3), "starts outside the limits"),
+    (lambda: optimised(lower=np.zeros((6, 5))), r"lower has shape \(6, 5\), .* \(1, 6, 6\)"),
+    (lambda: optimised(upper=np.ones(5)), r"upper has shape \(5,\), .* record's \(1, 6, 6\)"),
+    (lambda: smoothness(SMALL, PIXELS, 0 * PIXELS, 0.1), "the direction changes nothing"),
+    (lambda: smoothness(SMALL, PIXELS, PIXELS, 0.0), "step_size is 0.0"),
+    (lambda: resnet9(width=0), "width is 0; ResNet-9 needs an even one"),
+    (lambda: resnet9(width=3), "width is 3; ResNet-9 needs an even one"),
+])  # fmt: skip
 def test_what_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()

@@ -182,9 +182,6 @@ def test_headers_say_where_observations_come_from(tmp_path):
     assert back.header == header
 
 
-# Selections of scores
-
-
 @pytest.mark.parametrize(
     ("num_slots", "slots"), [(1, slice(None)), (3, slice(None)), (3, slice(1, 2)), (3, slice(1, 9))]
 )
@@ -218,16 +215,13 @@ def test_scores_of_the_last_step_and_of_the_first_runs(num_slots, num_runs):
     assert_same(audit, scores(num_slots=num_slots), arrays)
 
 
-@pytest.mark.parametrize(
-    ("num_slots", "num_runs", "message"),
-    [
-        *((1, count, "half of the runs are of each world") for count in (-2, 0, 1, 7, 9)),
-        (1, 10, "more than the 8 runs of a repeat of audit fig-gradient: train more runs or ask"),
-        (3, 9, "more than the 8 runs"),
-        (3, 0, "give at least 1"),
-        (3, -1, "give at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("num_slots", "num_runs", "message"), [
+    *((1, count, "half of the runs are of each world") for count in (-2, 0, 1, 7, 9)),
+    (1, 10, "more than the 8 runs of a repeat of audit fig-gradient: train more runs or ask"),
+    (3, 9, "more than the 8 runs"),
+    (3, 0, "give at least 1"),
+    (3, -1, "give at least 1"),
+])  # fmt: skip
 def test_first_runs_that_cannot_be_taken(num_slots, num_runs, message):
     with pytest.raises(InputError, match=rf"num_runs {num_runs}\b.*{message}"):
         scores(num_slots=num_slots).of_first_runs(num_runs)

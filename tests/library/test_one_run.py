@@ -201,27 +201,24 @@ def test_exact_curves_of_sampled_training_are_for_worlds_that_are_alike():
 SCORES = {"world0_scores": [2.0, 1.0, 3.0], "world1_scores": [0.0, 1.0, 0.5], "delta": DELTA}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "give num_guesses, or both"),
-        ({"positive_guesses": 1}, "give num_guesses, or both"),
-        ({"num_guesses": 1, "positive_guesses": 1}, "one or the other"),
-        ({"num_guesses": 4}, "there are 3 slots or pairs"),
-        ({"num_guesses": 0}, "num_guesses is 0"),
-        ({"num_guesses": []}, "num_guesses is empty"),
-        ({"num_guesses": 1.5}, "num_guesses is 1.5"),
-        ({"num_guesses": 2, "world1_scores": [0.0]}, "3 world0_scores and 1 world1_scores"),
-        ({"num_guesses": 2, "world1_scores": [0.0, np.nan, 1.0]}, r"world1_scores\[1\] is NaN"),
-        ({"positive_guesses": [1, 2], "negative_guesses": [1]}, "belong together"),
-        ({"positive_guesses": -1, "negative_guesses": 2}, "positive_guesses is -1"),
-        ({"num_guesses": 2, "method": "stienke"}, "did you mean 'steinke'"),
-        ({"num_guesses": 2, "method": "steinke", "conversion": "gdp"}, "only 'direct'"),
-        ({"num_guesses": 2, "conversion": "subsampled_gaussian"}, "needs a Mechanism"),
-        ({"num_guesses": 2, "significance": 0.7}, "significance is 0.7"),
-        ({"num_guesses": 2, "delta": 0.0}, "delta is 0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({}, "give num_guesses, or both"),
+    ({"positive_guesses": 1}, "give num_guesses, or both"),
+    ({"num_guesses": 1, "positive_guesses": 1}, "one or the other"),
+    ({"num_guesses": 4}, "there are 3 slots or pairs"),
+    ({"num_guesses": 0}, "num_guesses is 0"),
+    ({"num_guesses": []}, "num_guesses is empty"),
+    ({"num_guesses": 1.5}, "num_guesses is 1.5"),
+    ({"num_guesses": 2, "world1_scores": [0.0]}, "3 world0_scores and 1 world1_scores"),
+    ({"num_guesses": 2, "world1_scores": [0.0, np.nan, 1.0]}, r"world1_scores\[1\] is NaN"),
+    ({"positive_guesses": [1, 2], "negative_guesses": [1]}, "belong together"),
+    ({"positive_guesses": -1, "negative_guesses": 2}, "positive_guesses is -1"),
+    ({"num_guesses": 2, "method": "stienke"}, "did you mean 'steinke'"),
+    ({"num_guesses": 2, "method": "steinke", "conversion": "gdp"}, "only 'direct'"),
+    ({"num_guesses": 2, "conversion": "subsampled_gaussian"}, "needs a Mechanism"),
+    ({"num_guesses": 2, "significance": 0.7}, "significance is 0.7"),
+    ({"num_guesses": 2, "delta": 0.0}, "delta is 0"),
+])  # fmt: skip
 def test_refusals(options, message):
     with pytest.raises(InputError, match=message):
         estimate_epsilon_one_run(**(SCORES | options))

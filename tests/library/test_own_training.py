@@ -89,9 +89,6 @@ def by_world(result) -> dict[str, Any]:
     return {"world0_scores": result.scores.world0, "world1_scores": result.scores.world1}
 
 
-# --- randomness --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_runs_do_not_depend_on_processes_or_order(num_workers, tmp_path):
     whole = audit(from_both, tmp_path / "whole", num_runs=12)
@@ -115,9 +112,6 @@ def test_all_generators_that_a_training_may_draw_from_are_seeded(tmp_path):
     audit(train, tmp_path / "two", num_runs=6)
     assert drawn[:6] == drawn[6:]
     assert len({value for values in drawn for value in values}) == 24
-
-
-# --- bounds ------------------------------------------------------------------------------------
 
 
 def test_the_bound_is_that_of_the_scores_in_all_that_is_shown(tmp_path, monkeypatch):
@@ -151,15 +145,12 @@ def test_the_bound_is_that_of_the_scores_in_all_that_is_shown(tmp_path, monkeypa
     assert by_world(defaults)["world0_scores"][0] == result.scores.world0[0]  # seed 0
 
 
-@pytest.mark.parametrize(
-    ("adjacency", "sigma", "holds"),
-    [
-        ("substitute", 2.0, True),  # four steps at sample rate 1 have mu = 2 sqrt(4) / sigma
-        ("substitute", 4.0, False),
-        ("add_remove", 1.0, True),  # and half of that under add/remove
-        ("add_remove", 2.0, False),
-    ],
-)
+@pytest.mark.parametrize(("adjacency", "sigma", "holds"), [
+    ("substitute", 2.0, True),  # four steps at sample rate 1 have mu = 2 sqrt(4) / sigma
+    ("substitute", 4.0, False),
+    ("add_remove", 1.0, True),  # and half of that under add/remove
+    ("add_remove", 2.0, False),
+])  # fmt: skip
 def test_the_claim_of_the_accountant_is_tested_for_the_audited_adjacency(
     adjacency, sigma, holds, tmp_path
 ):
@@ -227,8 +218,6 @@ def test_loss_difference():
     assert model.training
 
 
-# --- with Opacus -------------------------------------------------------------------------------
-
 SHUFFLED = r"batches are no Poisson samples .*: the accounted epsilons do not\s+hold"
 
 
@@ -241,13 +230,10 @@ def opacus(seed: int, world: int, *, batch_size: int, poisson: bool):
         warnings.simplefilter("ignore")
         engine = PrivacyEngine()
         model, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
             data_loader=DataLoader(TensorDataset(features, labels), batch_size=batch_size),
-            noise_multiplier=4.0,
-            max_grad_norm=1.0,
-            poisson_sampling=poisson,
-        )
+            noise_multiplier=4.0, max_grad_norm=1.0, poisson_sampling=poisson,
+        )  # fmt: skip
         for some, targets in 3 * [*loader]:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(some), targets).backward()
@@ -279,9 +265,6 @@ def test_the_example(tmp_path):
     upper = "accounted: epsilon <= 7.45 under substitute adjacency, 3.51 under add/remove"
     assert upper in done.stdout
     assert (tmp_path / "opacus_audit/scores.png").exists()
-
-
-# --- resuming ----------------------------------------------------------------------------------
 
 
 def test_finished_runs_are_not_trained_again(tmp_path):
@@ -346,9 +329,6 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
                 audit(folder=tmp_path / name, num_runs=4, **options)
     with pytest.raises(InputError, match="has no source that can be read"):
         audit(without_source["train"], tmp_path / "none", num_runs=4)
-
-
-# --- looks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("before", "now"), [(60, 100), (100, 60)])
@@ -433,9 +413,6 @@ def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):
             audit(interrupted(after=after)[0], tmp_path / name, num_runs=100, threshold_rule=rule)
 
 
-# --- errors ------------------------------------------------------------------------------------
-
-
 def constant(seed: int, world: int) -> float:
     torch.manual_seed(0)
     return gaussian(seed, world)
@@ -448,41 +425,35 @@ def of_worlds(*phases: Any):
 TWO_PHASES = [(5.0, 1.0, 2), (3.0, 1.0, 2)], [(5.0, 1.0, 2), (4.0, 1.0, 2)]
 
 
-@pytest.mark.parametrize(
-    ("train", "options", "message"),
-    [
-        (constant, {}, "all 20 runs of world 0 have the score .*seeds its generators"),
-        (lambda seed, world: (1.0, 2.0, 3.0), {}, "the training returned .* it must return a"),
-        (lambda seed, world: [0.0][world], {}, r"run 1 \(world 1\) failed: IndexError: list index"),
-        (of_worlds([(1.0, 1.0, 4)], [(2.0, 1.0, 4)]), {}, "the trainings were not accounted alike"),
-        (of_worlds(*TWO_PHASES), {}, "changed in some in another way than in others"),
-        (lambda seed, world: "high", {}, "the training returned 'high'; it must return a"),
-        (lambda seed, world: math.nan, {}, "run 0: the score is NaN"),
-        (lambda seed, world: 0.0, {"num_workers": 2}, "other processes cannot import the training"),
-    ],
-)
+@pytest.mark.parametrize(("train", "options", "message"), [
+    (constant, {}, "all 20 runs of world 0 have the score .*seeds its generators"),
+    (lambda seed, world: (1.0, 2.0, 3.0), {}, "the training returned .* it must return a"),
+    (lambda seed, world: [0.0][world], {}, r"run 1 \(world 1\) failed: IndexError: list index"),
+    (of_worlds([(1.0, 1.0, 4)], [(2.0, 1.0, 4)]), {}, "the trainings were not accounted alike"),
+    (of_worlds(*TWO_PHASES), {}, "changed in some in another way than in others"),
+    (lambda seed, world: "high", {}, "the training returned 'high'; it must return a"),
+    (lambda seed, world: math.nan, {}, "run 0: the score is NaN"),
+    (lambda seed, world: 0.0, {"num_workers": 2}, "other processes cannot import the training"),
+])  # fmt: skip
 def test_trainings_that_cannot_be_audited_are_refused(train, options, message, tmp_path):
     with pytest.raises(InputError, match=message):
         audit(train, tmp_path, **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_runs": 5}, "num_runs is 5; it must be even"),
-        ({"num_runs": 2}, "num_runs is 2; .* at least 4"),
-        ({"seed": -1}, "seed is -1; .* at least 0"),
-        ({"num_workers": -1}, "num_workers is -1; .* at least 1"),
-        ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
-        ({"significance": 2.0}, "significance"),
-        ({"threshold_rule": "mahloujifar"}, "guesses fair coins, and the worlds of these runs"),
-        ({"looks": [10, 20]}, "num_runs 40 must be one of the looks"),
-        ({"stop_when": bool}, "stop_when goes with threshold_rule 'anytime', not with 'simult"),
-        ({"threshold_rule": "anytime", "looks": [40]}, "it needs no planned ones"),
-        ({"looks": [40, 21]}, "even numbers of runs that rise"),
-        ({"looks": [40, 20]}, "even numbers of runs that rise"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"num_runs": 5}, "num_runs is 5; it must be even"),
+    ({"num_runs": 2}, "num_runs is 2; .* at least 4"),
+    ({"seed": -1}, "seed is -1; .* at least 0"),
+    ({"num_workers": -1}, "num_workers is -1; .* at least 1"),
+    ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
+    ({"significance": 2.0}, "significance"),
+    ({"threshold_rule": "mahloujifar"}, "guesses fair coins, and the worlds of these runs"),
+    ({"looks": [10, 20]}, "num_runs 40 must be one of the looks"),
+    ({"stop_when": bool}, "stop_when goes with threshold_rule 'anytime', not with 'simult"),
+    ({"threshold_rule": "anytime", "looks": [40]}, "it needs no planned ones"),
+    ({"looks": [40, 21]}, "even numbers of runs that rise"),
+    ({"looks": [40, 20]}, "even numbers of runs that rise"),
+])  # fmt: skip
 def test_wrong_arguments_are_found_before_anything_is_trained(options, message, tmp_path):
     def train(seed: int, world: int) -> float:
         raise AssertionError("trained")

@@ -18,14 +18,9 @@ from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.parsing import parse_experiment
 
 AUDIT = {
-    "canary": "worst_case",
-    "score": "transcript",
-    "sample_rate": 0.5,
-    "noise_multiplier": 2.0,
-    "num_steps": 10,
-    "record_every": 5,
-    "num_runs": 8,
-}
+    "canary": "worst_case", "score": "transcript", "sample_rate": 0.5, "noise_multiplier": 2.0,
+    "num_steps": 10, "record_every": 5, "num_runs": 8,
+}  # fmt: skip
 LABELS = (3, 0, 1)  # of the canaries of three slots
 LOGITS = {**AUDIT, "canary": "mislabeled", "score": "logit_difference", "dataset": "digits"}
 LOGITS |= {"num_slots": len(LABELS)}
@@ -47,13 +42,10 @@ def shard(first: int, num_runs: int, **header: object) -> Shard:
     run = np.arange(first, first + num_runs)
     known = {"settings": SETTINGS, "inputs": {}, "noise_multiplier": 2.0, "seconds": 2.0}
     return Shard(
-        header={**known, **header},
-        run=run,
-        world=parity(run)[:, None].astype(np.uint8),
-        step=np.array([5, 10]),
-        observation=(run[:, None] * np.array([1.0, 10.0]))[:, :, None],
+        header={**known, **header}, run=run, world=parity(run)[:, None].astype(np.uint8),
+        step=np.array([5, 10]), observation=(run[:, None] * np.array([1.0, 10.0]))[:, :, None],
         test_accuracy=(run / 100).astype(np.float32),
-    )
+    )  # fmt: skip
 
 
 def written(folder: Path, *shards: Shard) -> list[Path]:
@@ -114,7 +106,7 @@ WRONG_ARRAYS = [
         r"00001\.npz has 3 slots, its audit 1; delete it",
     ),
     ({"observation": NAN}, r"00001\.npz: run 6 has a NaN"),
-]
+]  # fmt: skip
 SECOND = shard(4, 4)
 SECONDS = [(shard(4, 4, **header), message) for header, message in WRONG_HEADERS]
 SECONDS += [(shard(*runs), message) for runs, message in WRONG_RUNS]

@@ -42,17 +42,14 @@ def log_odds(logits: np.ndarray, label: int) -> float:
     return float(np.log(p[label] / (p.sum() - p[label])))
 
 
-@pytest.mark.parametrize(
-    ("logits", "label", "expected"),
-    [
-        ([1000.0, -1000.0, -1000.0], 0, 2000.0 - log(2)),
-        ([-1000.0, 1000.0, 1000.0], 0, -2000.0 - log(2)),
-        ([1000.0, 1000.0, -1000.0], 1, 0.0),
-        ([-1000.0, -1000.0, -1000.0], 2, -log(2)),
-        ([1e5, 0.0, -1e5], 2, -2e5),
-        ([0.3, -1.1], 1, -1.4),
-    ],
-)
+@pytest.mark.parametrize(("logits", "label", "expected"), [
+    ([1000.0, -1000.0, -1000.0], 0, 2000.0 - log(2)),
+    ([-1000.0, 1000.0, 1000.0], 0, -2000.0 - log(2)),
+    ([1000.0, 1000.0, -1000.0], 1, 0.0),
+    ([-1000.0, -1000.0, -1000.0], 2, -log(2)),
+    ([1e5, 0.0, -1e5], 2, -2e5),
+    ([0.3, -1.1], 1, -1.4),
+])  # fmt: skip
 def test_logit_confidence_is_stable(logits: list[float], label: int, expected: float) -> None:
     [score] = logit_confidence(np.array([logits]), np.array([label]))
     assert score == pytest.approx(expected, rel=1e-12, abs=1e-9)
@@ -95,8 +92,6 @@ def test_logarithms_of_sums_are_those_of_scipy(shape, scale) -> None:
     assert extended.dtype == np.longdouble
     assert float(extended) == pytest.approx(np.exp(-40.0), rel=1e-3)
 
-
-# Trained ensembles
 
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 20, 6, 3
 NUM_PARAMETERS = NUM_CLASSES * (NUM_FEATURES + 1)
@@ -157,16 +152,12 @@ def trained(
 
 # Each pair of kind, adjacency, number of slots and sampling is in one of these.
 TRAININGS = [
-    ("gradient", "substitute", 1, FULL_BATCHES),
-    ("gradient", "add_remove", 2, FIXED_BATCHES),
-    ("gradient", "zero_out", 1, FIXED_BATCHES),
-    ("direction", "substitute", 2, FIXED_BATCHES),
-    ("direction", "add_remove", 1, FULL_BATCHES),
-    ("direction", "zero_out", 2, FULL_BATCHES),
-    ("input", "substitute", 1, FIXED_BATCHES),
-    ("input", "add_remove", 1, FULL_BATCHES),
+    ("gradient", "substitute", 1, FULL_BATCHES), ("gradient", "add_remove", 2, FIXED_BATCHES),
+    ("gradient", "zero_out", 1, FIXED_BATCHES), ("direction", "substitute", 2, FIXED_BATCHES),
+    ("direction", "add_remove", 1, FULL_BATCHES), ("direction", "zero_out", 2, FULL_BATCHES),
+    ("input", "substitute", 1, FIXED_BATCHES), ("input", "add_remove", 1, FULL_BATCHES),
     ("input", "zero_out", 2, FIXED_BATCHES),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "adjacency", "num_slots", "sampling"), TRAININGS)
@@ -203,15 +194,12 @@ def result_of(
     """A result with given observations, without training."""
     runs = len(observations)
     return EnsembleResult(
-        dpsgd=DPSGD(1.0, 1.0, 0.1, RECORD_STEPS, adjacency=adjacency),
-        observe=observe,
-        canaries=CanarySet(tuple(canaries), target_labels=(1, 0)),
-        runs=np.arange(runs),
+        dpsgd=DPSGD(1.0, 1.0, 0.1, RECORD_STEPS, adjacency=adjacency), observe=observe,
+        canaries=CanarySet(tuple(canaries), target_labels=(1, 0)), runs=np.arange(runs),
         worlds=np.zeros((runs, len(canaries)), np.int64),
         observations=observations.astype(np.float32),
-        test_accuracy=np.full(runs, np.nan, np.float32),
-        parameters=None,
-    )
+        test_accuracy=np.full(runs, np.nan, np.float32), parameters=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["gradient", "direction"])

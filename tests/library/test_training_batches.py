@@ -64,13 +64,10 @@ def batches_for(
 ) -> Batches:
     canaries = CANARIES[kind][:num_slots]
     return batches_of(dpsgd, shared=shared)(
-        table=table_of(RECORDS, canaries, CPU),
-        slots=slots_for(canaries, dpsgd),
-        worlds=worlds_for(runs, num_slots),
-        dpsgd=dpsgd,
-        seed=seed,
+        table=table_of(RECORDS, canaries, CPU), slots=slots_for(canaries, dpsgd),
+        worlds=worlds_for(runs, num_slots), dpsgd=dpsgd, seed=seed,
         runs=torch.tensor(runs, dtype=torch.int64),
-    )
+    )  # fmt: skip
 
 
 def members(batch: Batch) -> NDArray[np.float64]:
@@ -86,12 +83,9 @@ def members(batch: Batch) -> NDArray[np.float64]:
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @settings(max_examples=30)
 @given(
-    num_slots=st.integers(1, 3),
-    rate=st.sampled_from([0.05, 0.3, 0.9, 1.0]),
-    runs=lists_of_runs,
-    step=st.integers(0, 2**32 - 1),
-    seed=seeds,
-)
+    num_slots=st.integers(1, 3), rate=st.sampled_from([0.05, 0.3, 0.9, 1.0]), runs=lists_of_runs,
+    step=st.integers(0, 2**32 - 1), seed=seeds,
+)  # fmt: skip
 def test_poisson_batches_hold_the_sampled_records_that_the_world_trains_on(
     kind, adjacency, num_slots, rate, runs, step, seed
 ):
@@ -134,9 +128,6 @@ def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.Mo
         source.at(0)
 
 
-# --- fixed batches -----------------------------------------------------------------------------
-
-
 @settings(max_examples=40)
 @given(
     records=st.lists(st.integers(0, 99), min_size=1, max_size=30, unique=True),
@@ -172,9 +163,6 @@ def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
             batches_for([1], kind="input", dpsgd=replace(dpsgd, batch_size=count + 1))
 
 
-# --- canaries that do not fit ------------------------------------------------------------------
-
-
 def direction(*values: float) -> DirectionCanary:
     gradient = np.zeros(NUM_PARAMETERS)
     gradient[: len(values)] = values
@@ -184,31 +172,24 @@ def direction(*values: float) -> DirectionCanary:
 C = POISSON.max_grad_norm
 
 
-@pytest.mark.parametrize(
-    ("canary", "message"),
-    [
-        (
-            direction(C, C),
-            r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
-            r" clipped gradients are never as long: scale it down$",
-        ),
-        (direction(0.01 * C, C), r"length 2\.50012"),  # longer by 5e-5 of its length
-        (DirectionCanary(np.full(8, 0.1), 4), "must be 9 finite numbers, one per parameter"),
-        (DirectionCanary(np.full((3, 3), 0.1), 4), "must be 9 finite numbers"),
-        (DirectionCanary(np.full(9, np.nan), 4), "must be 9 finite numbers"),
-        (GradientCanary(9, 4), "^canary: coordinate is 9, and there are 9 parameters of the model"),
-        (GradientCanary(-1, 4), "^canary: coordinate is -1; it must be"),
-        (GradientCanary(7, -1), "^canary: target is -1; it must be a whole number"),
-        (GradientCanary(7, N), "^canary: target is 23, and there are 23 records$"),
-        # A single feature would be broadcast to all of them.
-        (
-            InputCanary(np.ones(1), 1, 4),
-            r"^input canary: its features have shape \(1,\), those of records \(2,\)$",
-        ),
-        (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
-        (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
-    ],
-)
+@pytest.mark.parametrize(("canary", "message"), [
+    (direction(C, C),
+     r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
+     r" clipped gradients are never as long: scale it down$"),
+    (direction(0.01 * C, C), r"length 2\.50012"),  # longer by 5e-5 of its length
+    (DirectionCanary(np.full(8, 0.1), 4), "must be 9 finite numbers, one per parameter"),
+    (DirectionCanary(np.full((3, 3), 0.1), 4), "must be 9 finite numbers"),
+    (DirectionCanary(np.full(9, np.nan), 4), "must be 9 finite numbers"),
+    (GradientCanary(9, 4), "^canary: coordinate is 9, and there are 9 parameters of the model"),
+    (GradientCanary(-1, 4), "^canary: coordinate is -1; it must be"),
+    (GradientCanary(7, -1), "^canary: target is -1; it must be a whole number"),
+    (GradientCanary(7, N), "^canary: target is 23, and there are 23 records$"),
+    # A single feature would be broadcast to all of them.
+    (InputCanary(np.ones(1), 1, 4),
+     r"^input canary: its features have shape \(1,\), those of records \(2,\)$"),
+    (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
+    (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
+])  # fmt: skip
 def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     """Also if they are the second of two."""
     fits = {

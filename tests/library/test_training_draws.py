@@ -24,17 +24,13 @@ KNOWN_ANSWERS = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((ALL_ONES,) * 4, (ALL_ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
     (
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-        (0xA4093822, 0x299F31D0),
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0),
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
-]
+]  # fmt: skip
 words_of_32_bits = st.integers(0, 2**32 - 1)
 seeds = st.integers(0, 2**63)
 lists_of_runs = st.lists(words_of_32_bits, min_size=1, max_size=5, unique=True)
-
-
-# --- a plain Philox and Box-Muller -------------------------------------------------------------
 
 
 def plain_words(
@@ -89,9 +85,6 @@ def test_words_are_the_published_ones(counter, key, expected):
     assert tuple(int(word) for word in plain_words(counter, key)) == expected
 
 
-# --- streams and keys -------------------------------------------------------------------------
-
-
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**63), purpose=st.integers(0, 30), index=st.sampled_from([0, 1, 2, 30]))
 def test_a_stream_is_the_child_of_its_purpose(seed, purpose, index):
@@ -119,19 +112,12 @@ def test_the_key_is_expanded_from_the_whole_seed():
     assert philox_key(seed=3).tolist() != philox_key(seed=2**32 + 3).tolist()
 
 
-# --- draws are functions of seed, purpose, step, run and position alone -------------------------
-
-
 @settings(max_examples=40)
 @given(
-    width=st.integers(1, 70),
-    seed=seeds,
-    step=words_of_32_bits,
-    runs=lists_of_runs,
-    purpose=st.sampled_from(Purpose),
-    factor=st.sampled_from([0.0, 0.04, 1.0, -2.0]),
+    width=st.integers(1, 70), seed=seeds, step=words_of_32_bits, runs=lists_of_runs,
+    purpose=st.sampled_from(Purpose), factor=st.sampled_from([0.0, 0.04, 1.0, -2.0]),
     scale=st.sampled_from([0.0, 1.0, 1.7]),
-)
+)  # fmt: skip
 def test_normals_are_box_muller_of_the_documented_words(
     width, seed, step, runs, purpose, factor, scale
 ):
@@ -151,13 +137,9 @@ def test_normals_are_box_muller_of_the_documented_words(
 
 @settings(max_examples=25)
 @given(
-    count=st.integers(1, 120),
-    seed=seeds,
-    step=words_of_32_bits,
-    runs=lists_of_runs,
-    purpose=st.sampled_from(Purpose),
-    rate=st.floats(0.01, 1.0),
-)
+    count=st.integers(1, 120), seed=seeds, step=words_of_32_bits, runs=lists_of_runs,
+    purpose=st.sampled_from(Purpose), rate=st.floats(0.01, 1.0),
+)  # fmt: skip
 def test_samples_are_the_documented_words_below_the_rate(count, seed, step, runs, purpose, rate):
     key, indices = philox_key(seed=seed), np.array(runs)
     mask = np.full((len(runs), count), np.nan, np.float32)
@@ -169,9 +151,6 @@ def test_samples_are_the_documented_words_below_the_rate(count, seed, step, runs
         expected = plain_row_of_words(count, key=key, step=step, run=run, purpose=purpose.value)
         assert np.array_equal(words[row], expected)
         assert np.array_equal(mask[row], (expected < threshold).astype(np.float32))
-
-
-# --- their law ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_runs", [100, pytest.param(1_000, marks=pytest.mark.exhaustive)])
@@ -190,9 +169,6 @@ def test_normals_are_standard_normal(num_runs: int) -> None:
             assert test.pvalue > 1e-4
     assert np.abs(drawn).max() < 6.7
     assert kstest(drawn[::4].ravel(), norm.cdf).pvalue > 1e-3
-
-
-# --- worlds ------------------------------------------------------------------------------------
 
 
 def worlds_of(

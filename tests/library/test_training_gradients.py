@@ -19,9 +19,9 @@ from one_record_at_a_time import (
     TAKE_TURNS,
     Conv,
     Linear,
+    Net,
     Pool,
     ReLU,
-    Scale,
     clipped_sum,
     parameters_of,
     perceptron,
@@ -244,9 +244,7 @@ def cases() -> list[tuple[str, str]]:
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @every_device
 @pytest.mark.parametrize(("name", "outputs"), cases())
-def test_sums_and_logits_are_those_of_one_record_at_a_time(
-    name: str, outputs: str, device: str
-) -> None:
+def test_sums_and_logits_are_those_of_one_record_at_a_time(name, outputs, device):
     assert_contract(name, outputs, device=device)
 
 
@@ -258,52 +256,37 @@ def test_the_first_of_equal_maxima_wins(name: str, device: str) -> None:
 
 FEW = {  # limits on what is computed at once: of a path's batches, and of a layer's records
     "of batches": [
-        (perceptron_path, "_BYTES_AT_ONCE", 1),
-        (convolutional, "_RECORDS_TOGETHER", 5),
-        (module_path, "_BYTES_AT_ONCE", 1),
-        (module_path, "_RECORDS_TOGETHER", 5),
+        (perceptron_path, "_BYTES_AT_ONCE", 1), (convolutional, "_RECORDS_TOGETHER", 5),
+        (module_path, "_BYTES_AT_ONCE", 1), (module_path, "_RECORDS_TOGETHER", 5),
     ],
     "of layers": [
-        (convolutional, "_BYTES_TOGETHER", 1),
-        (layer_rules, "_CONVOLUTION_CPU_BYTES", 20_000),
+        (convolutional, "_BYTES_TOGETHER", 1), (layer_rules, "_CONVOLUTION_CPU_BYTES", 20_000),
         (layer_rules, "_CONVOLUTION_GPU_BYTES", 20_000),
-        (layer_rules, "_BYTES_OF_PAIRS", 4 * 4 * 9 * 9),
-        (layer_rules, "_CPU_BYTES", 4 * 4 * 6),
+        (layer_rules, "_BYTES_OF_PAIRS", 4 * 4 * 9 * 9), (layer_rules, "_CPU_BYTES", 4 * 4 * 6),
         (layer_rules, "_GPU_BYTES", 4 * 4 * 6),
     ],
-}
+}  # fmt: skip
 
 
 @every_device
 @pytest.mark.parametrize("limits", FEW)
 @pytest.mark.parametrize("name", ["tanh", "uneven", "few places", "padded text", "scale"])
-def test_batches_that_do_not_fit_are_split(
-    name: str, limits: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_do_not_fit_are_split(name, limits, device, monkeypatch):
     for module, constant, value in FEW[limits]:
         monkeypatch.setattr(module, constant, value)
     # A perceptron's batch is split beyond 64 records.
     assert_contract(name, "sigmoid 3", device=device, count=78 if name == "tanh" else 13)
 
 
-@pytest.mark.parametrize(
-    ("name", "outputs", "records"),
-    [
-        ("tanh", "softmax 10", 256),
-        ("16 at a time", "sigmoid 3", 255),
-        ("relu", "softmax 3", 257),
-        ("three kinds", "sigmoid 1", 530),
-    ],
-)
-def test_the_compiled_pass_takes_256_records_at_a_time(
-    name: str, outputs: str, records: int
-) -> None:
+@pytest.mark.parametrize(("name", "outputs", "records"), [
+    ("tanh", "softmax 10", 256), ("16 at a time", "sigmoid 3", 255), ("relu", "softmax 3", 257),
+    ("three kinds", "sigmoid 1", 530),
+])  # fmt: skip
+def test_the_compiled_pass_takes_256_records_at_a_time(name, outputs, records):
     assert_contract(name, outputs, device="cpu", count=records - 1)  # beside one canary
 
 
-def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(monkeypatch):
     monkeypatch.setattr(perceptron_path, "_BYTES_AT_ONCE", 1)
     counts = []
     forward = DenseLayers.forward
@@ -319,9 +302,6 @@ def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
     for batch in batches_from(table, (151, 70, 0)).values():
         sums_of(path, parameters_of(module, 3), batch, 1.0)
     assert counts == [64, 64, 23, 64, 64, 23, 64, 12]
-
-
-# --- numbers on the edge -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outputs", ["softmax 3", "sigmoid 3"])
@@ -386,19 +366,10 @@ def test_a_pixel_that_is_not_a_number_reaches_the_sums() -> None:
         assert bool(sums.isfinite().all()) == finite
 
 
-# --- bits --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "path_name"),
-    [
-        ("tanh", "small perceptron"),
-        ("three kinds", "small perceptron"),
-        ("convnet", "convolutional"),
-        ("uneven", "convolutional"),
-        ("convnet", "module in turns"),
-    ],
-)
+@pytest.mark.parametrize(("name", "path_name"), [
+    ("tanh", "small perceptron"), ("three kinds", "small perceptron"), ("convnet", "convolutional"),
+    ("uneven", "convolutional"), ("convnet", "module in turns"),
+])  # fmt: skip
 def test_a_run_has_the_same_bits_in_any_company(name: str, path_name: str) -> None:
     """Among other runs, in another place, in another thread, and beside records of weight 0."""
     is_compiled = path_name != "module in turns"
@@ -427,12 +398,7 @@ def test_a_run_has_the_same_bits_in_any_company(name: str, path_name: str) -> No
         assert torch.equal(sums_of(path, parameters.flip(0), backwards, 0.5).flip(0), whole)
 
 
-# --- which path --------------------------------------------------------------------------------
-
-
 class Scaled(nn.Linear):
-    """Not what a linear path takes it for."""
-
     def forward(self, features: Tensor) -> Tensor:
         return 2.0 * super().forward(features)
 
@@ -494,41 +460,27 @@ def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
     assert type(path_chosen(module, table)) is ModulePath
 
 
-@pytest.mark.parametrize(
-    ("widths", "is_small"), [((64, 64), True), ((65, 4), False), ((4, 65), False)]
-)
-def test_narrow_perceptrons_take_the_compiled_pass(widths: tuple[int, int], is_small: bool) -> None:
-    module = perceptron(*widths, nn.Tanh)(2)
-    table = RecordTable(torch.zeros(4, widths[0]), torch.arange(4) % 2, num_canaries=1)
-    kind = SmallPerceptronPath if is_small else PerceptronPath
-    assert type(path_chosen(module, table)) is kind
-
-
-def test_integers_of_a_table_are_features_of_a_linear_head() -> None:
+def test_narrow_perceptrons_take_the_compiled_pass_and_linear_heads_take_integers():
+    for widths, kind in (
+        ((64, 64), SmallPerceptronPath), ((65, 4), PerceptronPath), ((4, 65), PerceptronPath),
+    ):  # fmt: skip
+        table = RecordTable(torch.zeros(4, widths[0]), torch.arange(4) % 2, num_canaries=1)
+        assert type(path_chosen(perceptron(*widths, nn.Tanh)(2), table)) is kind
     table = RecordTable(torch.arange(12).view(4, 3), torch.arange(4) % 2, num_canaries=1)
     path = path_chosen(nn.Linear(3, 2), table)
     assert type(path) is LinearPath
-    assert path.table.features[:, :4].tolist() == [
-        [0, 1, 2, 1],
-        [3, 4, 5, 1],
-        [6, 7, 8, 1],
-        [0] * 4,
-    ]
+    rows = [[0, 1, 2, 1], [3, 4, 5, 1], [6, 7, 8, 1], [0] * 4]
+    assert path.table.features[:, :4].tolist() == rows
 
 
-@pytest.mark.parametrize(
-    ("module", "shape", "message"),
-    [
-        (nn.Linear(7, 3), (6,), r"takes 7 features, the records have 6$"),
-        (perceptron(7, 4, nn.Tanh)(3), (6,), r"takes 7 features, the records have 6$"),
-        (convnet(3), (3, 28, 28), "does not run on records of shape"),
-        (convnet(3), (1, 32, 32), "does not run on records of shape"),
-        (convnet(3), (3, 4, 4), "does not run on records of shape"),
-    ],
-)
-def test_records_of_another_shape_are_refused(
-    module: nn.Module, shape: tuple[int, ...], message: str
-) -> None:
+@pytest.mark.parametrize(("module", "shape", "message"), [
+    (nn.Linear(7, 3), (6,), r"takes 7 features, the records have 6$"),
+    (perceptron(7, 4, nn.Tanh)(3), (6,), r"takes 7 features, the records have 6$"),
+    (convnet(3), (3, 28, 28), "does not run on records of shape"),
+    (convnet(3), (1, 32, 32), "does not run on records of shape"),
+    (convnet(3), (3, 4, 4), "does not run on records of shape"),
+])  # fmt: skip
+def test_records_of_another_shape_are_refused(module, shape, message):
     table = RecordTable(torch.zeros(4, *shape), torch.arange(4) % 3, num_canaries=1)
     with pytest.raises(InputError, match=message):
         path_chosen(module, table)
@@ -537,9 +489,7 @@ def test_records_of_another_shape_are_refused(
 @pytest.mark.parametrize(
     ("name", "num_outputs"), [("linear 15", 3), ("tanh", 1), ("relu first", 1), ("in place", 3)]
 )
-def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
-    name: str, num_outputs: int
-) -> None:
+def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(name, num_outputs):
     model, count = MODELS[name], 1_100  # more than are evaluated at once
     module, parameters = model.module(num_outputs), parameters_of(model.module(num_outputs), 4)
     loss = CROSS_ENTROPY if num_outputs > 1 else BINARY
@@ -555,26 +505,16 @@ def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
     assert accuracy.std() > 0
 
 
-# --- units of modules --------------------------------------------------------------------------
-
 # Models in which a unit without a rule is differentiated; their units, or None if these are layers.
 DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
-    "scale": None,
-    "transposed": None,
-    "recurs": None,
-    "twice": None,
-    "PReLU": None,
-    "LSTM": None,
-    "own parameter": ("",),
-    "another's weight": ("",),
-    "merges": ("",),
-}
+    "scale": None, "transposed": None, "recurs": None, "twice": None, "PReLU": None, "LSTM": None,
+    "own parameter": ("",), "another's weight": ("",), "merges": ("",),
+}  # fmt: skip
 
 
-def path_for(name: str, *, vectorise: bool = False) -> tuple[nn.Module, ModulePath]:
-    module = MODELS[name].module(3)
-    table = table_for(MODELS[name], 3)
-    return module, ModulePath(module, table, CROSS_ENTROPY, vectorise_runs=vectorise)
+def path_for(name: str, *, vectorise: bool = False) -> ModulePath:
+    model = MODELS[name]
+    return ModulePath(model.module(3), table_for(model, 3), CROSS_ENTROPY, vectorise_runs=vectorise)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
@@ -587,13 +527,11 @@ def test_layers_are_units(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     if name not in DIFFERENTIATED:
         monkeypatch.setattr("dpcanary.training.modules.layer_rules.any_layer", refused)
-    module, path = path_for(name)
+    named = prepared(MODELS[name].module(3)).named_modules()
     layers = tuple(
-        name
-        for name, layer in prepared(module).named_modules()
-        if any(parameter is not None for parameter in layer._parameters.values())
+        own for own, layer in named if any(p is not None for p in layer._parameters.values())
     )
-    assert path.unit_names == (DIFFERENTIATED.get(name) or layers)
+    assert path_for(name).unit_names == (DIFFERENTIATED.get(name) or layers)
 
 
 def test_the_users_module_is_not_changed() -> None:
@@ -624,21 +562,12 @@ class Largest(TorchDispatchMode):
         return result
 
 
-class Squashed(Scale):
-    """A large layer that has no rule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.linspace(-0.1, 0.1, 512 * 512).view(512, 512))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ torch.tanh(self.factor)
+# A large layer that has a rule, and one that has none.
+SQUASHED = Net(lambda net, x: x @ torch.tanh(net.factor), factor=nn.Parameter(torch.ones(512, 512)))
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(512, 512), Squashed()], ids=["rule", "no rule"])
-def test_no_tensor_holds_records_times_parameters(
-    layer: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("layer", [nn.Linear(512, 512), SQUASHED], ids=["rule", "no rule"])
+def test_no_tensor_holds_records_times_parameters(layer, monkeypatch):
     """No tensor is near the size of all 20 gradients."""
     monkeypatch.setattr("dpcanary.training.modules.layer_rules._CPU_BYTES", 1 << 21)
     module = nn.Sequential(layer, nn.Tanh(), nn.Linear(512, 2))
@@ -668,9 +597,9 @@ def test_freed_memory_is_kept() -> None:
 
 
 def test_bytes_of_a_run() -> None:
-    _, alone = path_for("convnet")
+    alone = path_for("convnet")
     assert alone.bytes_per_run(128) == 4 * alone.num_parameters  # the sums
-    _, together = path_for("convnet", vectorise=True)
+    together = path_for("convnet", vectorise=True)
     growth = together.bytes_per_run(129) - together.bytes_per_run(128)
     # At least twice the layers' inputs and outputs, but not all parameters of every record.
     assert 2 * 4 * (3072 + 4704 + 1176 + 1600 + 400) < growth < 4 * together.num_parameters * 4

@@ -33,13 +33,9 @@ pytestmark = [
 
 NUM_CLASSES, SEED, RUNS = 3, 8, (0, 1, 10, 11)
 SETTINGS = DPSGD(
-    noise_multiplier=0.6,
-    max_grad_norm=1.5,
-    learning_rate=0.3,
-    record_steps=(1, 3, 7),
-    sample_rate=0.25,
-    momentum=0.7,
-)
+    noise_multiplier=0.6, max_grad_norm=1.5, learning_rate=0.3, record_steps=(1, 3, 7),
+    sample_rate=0.25, momentum=0.7,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -55,18 +51,13 @@ def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return queue
 
 
-@pytest.mark.parametrize(
-    ("model", "num_slots", "changed"),
-    [
-        ("tanh", 1, {"optimizer": Optimizer.ADAM, "learning_rate": 0.02}),
-        ("wide", 3, {"loss": BINARY, "max_grad_norm": 0.7}),
-        ("wide", 1, {"adjacency": Adjacency.ADD_REMOVE, "sample_rate": 0.02}),
-        ("relu first", 2, {"optimizer": Optimizer.MOMENTUM, "sample_rate": 0.9}),
-    ],
-)
-def test_runs_equal_opacus(
-    model: str, num_slots: int, changed: dict, opacus_noise: list[Tensor]
-) -> None:
+@pytest.mark.parametrize(("model", "num_slots", "changed"), [
+    ("tanh", 1, {"optimizer": Optimizer.ADAM, "learning_rate": 0.02}),
+    ("wide", 3, {"loss": BINARY, "max_grad_norm": 0.7}),
+    ("wide", 1, {"adjacency": Adjacency.ADD_REMOVE, "sample_rate": 0.02}),
+    ("relu first", 2, {"optimizer": Optimizer.MOMENTUM, "sample_rate": 0.9}),
+])  # fmt: skip
+def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
     module = MODELS[model].module(NUM_CLASSES)
     features = MODELS[model].features(60).numpy()
     records = Records(features, np.random.default_rng(3).integers(0, NUM_CLASSES, 60))

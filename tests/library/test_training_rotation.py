@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from test_training_ensemble import SETTINGS, TARGET, N, some_records, train
 from torch import nn
 
@@ -63,9 +62,6 @@ def is_used(**changed: Any) -> bool:
     return plain_and_rotated(range(4), **changed)[2]
 
 
-# --- when the basis is used --------------------------------------------------------------------
-
-
 def direction(touched: int) -> DirectionCanary:
     """Touches some classes; what is observed is the length of all parameters' change."""
     gradient = np.zeros(NUM_CLASSES * WIDTH, np.float32)
@@ -73,32 +69,25 @@ def direction(touched: int) -> DirectionCanary:
     return DirectionCanary(gradient, TARGET)
 
 
-@pytest.mark.parametrize(
-    ("changed", "used"),
-    [
-        *(({"canary": canary}, True) for canary in CANARIES.values()),
-        ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.MOMENTUM)}, True),
-        ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.ADAM)}, False),
-        ({"initialisation": Initialisation.FIXED, "module": HEAD}, False),
-        ({"initialisation": Initialisation.PER_RUN, "module": HEAD}, False),
-        *(({"canary": direction(touched)}, False) for touched in (0, 1, NUM_CLASSES)),
-        ({"module": HIDDEN}, False),
-        ({"module": nn.Sequential(nn.Linear(NUM_FEATURES, NUM_CLASSES))}, False),
-        ({"canary": CANARIES["weight"], "observe": Observation.CHANGE_AND_LENGTH}, False),
-    ],
-)
-def test_the_basis_is_used_for_descent_from_zero_on_few_records(
-    changed: dict[str, Any], used: bool
-) -> None:
+@pytest.mark.parametrize(("changed", "used"), [
+    *(({"canary": canary}, True) for canary in CANARIES.values()),
+    ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.MOMENTUM)}, True),
+    ({"dpsgd": replace(SETTINGS, optimizer=Optimizer.ADAM)}, False),
+    ({"initialisation": Initialisation.FIXED, "module": HEAD}, False),
+    ({"initialisation": Initialisation.PER_RUN, "module": HEAD}, False),
+    *(({"canary": direction(touched)}, False) for touched in (0, 1, NUM_CLASSES)),
+    ({"module": HIDDEN}, False),
+    ({"module": nn.Sequential(nn.Linear(NUM_FEATURES, NUM_CLASSES))}, False),
+    ({"canary": CANARIES["weight"], "observe": Observation.CHANGE_AND_LENGTH}, False),
+])  # fmt: skip
+def test_the_basis_is_used_for_descent_from_zero_on_few_records(changed, used):
     assert is_used(**changed) == used
 
 
 @pytest.mark.parametrize(
     ("kind", "num_vectors"), [("input", 1), ("inputs", 3), ("weight", 1), ("weights", 3)]
 )
-def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(
-    kind: str, num_vectors: int
-) -> None:
+def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(kind, num_vectors):
     """The vectors are records and canaries, or touched features; the columns features and bias."""
     least = N + num_vectors  # the fewest features with which it saves a column
     for num_features, used in ((least - 1, False), (least, True)):
@@ -107,16 +96,11 @@ def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(
         assert is_used(canary=canaries, records=records, test_records=test_records) == used
 
 
-# --- the basis ---------------------------------------------------------------------------------
-
-
 @settings(max_examples=30)
 @given(
     count=st.integers(1, 14), width=st.integers(1, 20), rank=st.integers(1, 14), seed=st.integers(0)
 )
-def test_the_basis_is_orthonormal_and_spans_the_records(
-    count: int, width: int, rank: int, seed: int
-) -> None:
+def test_the_basis_is_orthonormal_and_spans_the_records(count, width, rank, seed):
     """To single precision, and without directions that come from rounding alone.
 
     There is none if it would save no column.
@@ -153,9 +137,7 @@ def test_repeated_records_add_no_direction_that_rounding_chooses() -> None:
     [np.arange(N) % 10, np.where(np.arange(N) < 3, 0, np.arange(N)), np.zeros(N, int)],
     ids=["twins", "three alike", "all one"],
 )
-def test_linearly_dependent_records_change_nothing(
-    canary: list[Canary], rows: NDArray[np.int64]
-) -> None:
+def test_linearly_dependent_records_change_nothing(canary, rows):
     records = replace(RECORDS, features=RECORDS.features[rows])
     dpsgd = replace(SETTINGS, noise_multiplier=0.0)
     known = {"canary": canary, "dpsgd": dpsgd, "records": records}

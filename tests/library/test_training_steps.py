@@ -8,15 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from one_record_at_a_time import (
-    DEVICES,
-    MODELS,
-    OUTPUTS,
-    Training,
-    Vector,
-    clipped_sum,
-    covering,
-)
+from one_record_at_a_time import DEVICES, MODELS, OUTPUTS, Training, Vector, clipped_sum, covering
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -124,30 +116,20 @@ class Case:
             noise_multiplier=0.7 if self.noise == "0.7" else 0.0,
             max_grad_norm=math.inf if self.noise == "unclipped" else norm,
             learning_rate=scale if self.rate == "constant" else lambda t: scale * (1 - t / 9) ** 2,
-            record_steps=(1, 3, 4),
-            sample_rate=1.0 if fixed else float(self.batches),
-            adjacency=self.adjacency,
-            sampling=Sampling.FIXED if fixed else Sampling.POISSON,
-            batch_size=5 if fixed else None,
-            canary_period=2 if fixed else None,
-            optimizer=self.optimizer,
-            momentum=0.7,
-            loss=OUTPUTS[self.outputs][0],
-        )
+            record_steps=(1, 3, 4), sample_rate=1.0 if fixed else float(self.batches),
+            adjacency=self.adjacency, sampling=Sampling.FIXED if fixed else Sampling.POISSON,
+            batch_size=5 if fixed else None, canary_period=2 if fixed else None,
+            optimizer=self.optimizer, momentum=0.7, loss=OUTPUTS[self.outputs][0],
+        )  # fmt: skip
 
 
 AXES = (
-    ("linear 6", "linear 33", "tanh", "wide", "uneven", "norms", "text"),
-    tuple(Optimizer),
-    ("0.3", "0.9", "1.0", "fixed"),
-    tuple(Adjacency),
+    ("linear 6", "linear 33", "tanh", "wide", "uneven", "norms", "text"), tuple(Optimizer),
+    ("0.3", "0.9", "1.0", "fixed"), tuple(Adjacency),
     tuple(seen for of_kind in OBSERVATIONS.values() for seen in of_kind),
-    ("softmax 3", "sigmoid 1", "sigmoid 3"),
-    tuple(Initialisation),
-    ("constant", "falling"),
-    ("0.7", "none", "unclipped"),
-    (1, 2, 3),
-)
+    ("softmax 3", "sigmoid 1", "sigmoid 3"), tuple(Initialisation), ("constant", "falling"),
+    ("0.7", "none", "unclipped"), (1, 2, 3),
+)  # fmt: skip
 # Linear heads, rotated or padded, have the most code of their own, and are cheap.
 CASES = {
     Case(*choice): None
@@ -243,19 +225,11 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     halves, clip = case.num_slots == 2, dpsgd.max_grad_norm
     training = replace(training, dpsgd=dpsgd, canaries=canaries, halves=halves)
     result = train_ensemble(
-        module=module,
-        records=records,
-        canary=canaries if case.num_slots > 1 else canaries[0],
-        dpsgd=dpsgd,
-        runs=RUNS,
-        seed=SEED,
-        test_records=test_records,
-        observe=case.observe,
-        worlds="halves" if halves else None,
-        initialisation=case.initialisation,
-        device=device,
+        module=module, records=records, canary=canaries if case.num_slots > 1 else canaries[0],
+        dpsgd=dpsgd, runs=RUNS, seed=SEED, test_records=test_records, observe=case.observe,
+        worlds="halves" if halves else None, initialisation=case.initialisation, device=device,
         keep_parameters=True,
-    )
+    )  # fmt: skip
     assert result.runs.tolist() == list(RUNS)
     assert result.worlds.tolist() == [training.worlds(run) for run in RUNS]
     # The noise of a run is drawn in the layout of its path. A rotated path draws it in the span.

@@ -75,80 +75,61 @@ def attention(dropout: float) -> nn.Module:
     return Net(nn.Unflatten(1, (1, 4)), layer, nn.Flatten())
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (
-            Net(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-            r"layer 'layers\.1' \(BatchNorm1d\) mixes .* use GroupNorm",
-        ),
-        (Net(nn.Linear(4, 4), nn.LazyBatchNorm1d()), r"'layers\.1' \(LazyBatchNorm1d\) mixes"),
-        (Net(nn.SyncBatchNorm(4)), r"'layers\.0' \(SyncBatchNorm\) mixes"),
-        (
-            Net(nn.Linear(4, 4), nn.InstanceNorm1d(4, track_running_stats=True)),
-            r"'layers\.1' \(InstanceNorm1d\) keeps statistics .* GroupNorm",
-        ),
-        (
-            Net(nn.Linear(4, 4), nn.Dropout(0.1)),
-            r"'layers\.1' \(Dropout\) drops units .* dropout=0\.0",
-        ),
-        (Net(nn.Linear(4, 4), nn.AlphaDropout(0.1)), r"'layers\.1' \(AlphaDropout\) drops"),
-        (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
-        (nn.LSTM(4, 4, 2, dropout=0.5), r"^LSTM drops units"),
-        (Net(nn.GRU(4, 4)), r"'layers\.0' \(GRU\): .* use opacus\.layers\.DPGRU"),
-        (nn.RNN(4, 4), r"^RNN: .* use opacus\.layers\.DPRNN"),
-        (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
-        (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
-        (
-            Net(nn.utils.spectral_norm(nn.Linear(4, 4))),
-            r"buffer 'layers\.0\.weight_[uv]' changes",
-        ),
-        (Function(lambda x, _: x + torch.rand(())), "outputs are random"),
-        (Function(lambda x, _: nn.functional.dropout(x, 0.5)), "outputs are random"),
-        (Function(lambda x, _: x - x.mean(dim=0)), "depends on the other records"),
-        (Function(lambda x, net: x if net.training else 2 * x), "between training and evaluation"),
-        (Function(lambda x, _: (x, x)), "returns tuple"),
-        (Function(lambda x, _: x.sum()), r"returns \(\) for 2 records; .* \(2, outputs\)"),
-        (Function(lambda x, _: x / 0.0), "not finite"),
-        (Net(nn.Linear(5, 4)), r"does not run on records of shape \(4,\)"),
-    ],
-)
+@pytest.mark.parametrize(("module", "message"), [
+    (Net(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+     r"layer 'layers\.1' \(BatchNorm1d\) mixes .* use GroupNorm"),
+    (Net(nn.Linear(4, 4), nn.LazyBatchNorm1d()), r"'layers\.1' \(LazyBatchNorm1d\) mixes"),
+    (Net(nn.SyncBatchNorm(4)), r"'layers\.0' \(SyncBatchNorm\) mixes"),
+    (Net(nn.Linear(4, 4), nn.InstanceNorm1d(4, track_running_stats=True)),
+     r"'layers\.1' \(InstanceNorm1d\) keeps statistics .* GroupNorm"),
+    (Net(nn.Linear(4, 4), nn.Dropout(0.1)), r"'layers\.1' \(Dropout\) drops units .* dropout=0\.0"),
+    (Net(nn.Linear(4, 4), nn.AlphaDropout(0.1)), r"'layers\.1' \(AlphaDropout\) drops"),
+    (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
+    (nn.LSTM(4, 4, 2, dropout=0.5), r"^LSTM drops units"),
+    (Net(nn.GRU(4, 4)), r"'layers\.0' \(GRU\): .* use opacus\.layers\.DPGRU"),
+    (nn.RNN(4, 4), r"^RNN: .* use opacus\.layers\.DPRNN"),
+    (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
+    (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
+    (Net(nn.utils.spectral_norm(nn.Linear(4, 4))), r"buffer 'layers\.0\.weight_[uv]' changes"),
+    (Function(lambda x, _: x + torch.rand(())), "outputs are random"),
+    (Function(lambda x, _: nn.functional.dropout(x, 0.5)), "outputs are random"),
+    (Function(lambda x, _: x - x.mean(dim=0)), "depends on the other records"),
+    (Function(lambda x, net: x if net.training else 2 * x), "between training and evaluation"),
+    (Function(lambda x, _: (x, x)), "returns tuple"),
+    (Function(lambda x, _: x.sum()), r"returns \(\) for 2 records; .* \(2, outputs\)"),
+    (Function(lambda x, _: x / 0.0), "not finite"),
+    (Net(nn.Linear(5, 4)), r"does not run on records of shape \(4,\)"),
+])  # fmt: skip
 def test_layers_and_behaviour_that_are_refused(module, message):
     with pytest.raises(InputError, match=message):
         check_supported(module, torch.randn(2, 4))
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
-        (frozen(), r"'layers\.0\.bias' is frozen"),
-        (spoiled(), r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
-        (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
-        (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
-        (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
-        (Net(nn.Tanh()), "Net has no parameters"),
-    ],
-)
+@pytest.mark.parametrize(("module", "message"), [
+    (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
+    (frozen(), r"'layers\.0\.bias' is frozen"),
+    (spoiled(), r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
+    (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
+    (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
+    (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
+    (Net(nn.Tanh()), "Net has no parameters"),
+])  # fmt: skip
 def test_parameters_that_are_refused(module, message):
     with pytest.raises(InputError, match=message):
         check_parameters(module)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        Net(nn.Linear(4, 4), nn.Dropout(0.0), nn.GroupNorm(2, 4)),
-        Net(
-            nn.Unflatten(1, (2, 2)),
-            nn.Conv1d(2, 2, 1),
-            nn.ReLU(inplace=True),
-            nn.InstanceNorm1d(2),
-            nn.Flatten(),
-        ),
-        attention(0.0),
-    ],
-)
+@pytest.mark.parametrize("module", [
+    Net(nn.Linear(4, 4), nn.Dropout(0.0), nn.GroupNorm(2, 4)),
+    Net(
+        nn.Unflatten(1, (2, 2)),
+        nn.Conv1d(2, 2, 1),
+        nn.ReLU(inplace=True),
+        nn.InstanceNorm1d(2),
+        nn.Flatten(),
+    ),
+    attention(0.0),
+])  # fmt: skip
 def test_modules_that_are_not_refused(module):
     module.register_buffer("constant", torch.ones(1))
     state = torch.random.get_rng_state()

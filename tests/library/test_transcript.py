@@ -20,10 +20,10 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.runs import EnsembleResult
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 COUNT, FEATURES, CLASSES = 40, 6, 3
 CLIP, RATE = 0.6, 0.7
-# The feature is 0 in every record, so no record moves the weights behind it.
-EMPTY = 2
+EMPTY = 2  # a feature that is 0 in every record, so no record moves the weights behind it
 UNMOVED = GradientCanary(EMPTY, 7)
 LINEAR, WIDE = nn.Linear(FEATURES, CLASSES), nn.Linear(COUNT + 20, CLASSES)
 NETWORK = nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
@@ -42,23 +42,13 @@ def mechanism(noise: float = 1.3, steps: Any = (2, 3, 9), **changes: Any) -> DPS
 
 
 def train(
-    dpsgd: DPSGD,
-    *,
-    canary: Any = UNMOVED,
-    observe: str = "noisy_gradients",
-    runs: int = 6,
-    module: nn.Module = LINEAR,
+    dpsgd: DPSGD, *, canary: Any = UNMOVED, module: nn.Module = LINEAR, **options: Any
 ) -> EnsembleResult:
-    first = next(module.parameters())
+    records = some_records(next(module.parameters()).shape[1])
+    options = {"observe": "noisy_gradients", "runs": 6} | options
+    options["initialisation"] = "zeros" if isinstance(module, nn.Linear) else "fixed"
     return train_ensemble(
-        module=module,
-        records=some_records(first.shape[1]),
-        canary=canary,
-        dpsgd=dpsgd,
-        runs=runs,
-        seed=4,
-        observe=observe,
-        initialisation="zeros" if isinstance(module, nn.Linear) else "fixed",
+        module=module, records=records, canary=canary, dpsgd=dpsgd, seed=4, **options
     )
 
 
@@ -66,9 +56,6 @@ def direction(num_parameters: int) -> DirectionCanary:
     drawn = np.random.default_rng(8).normal(size=num_parameters)
     drawn *= CLIP * (1 - 1e-6) / np.linalg.norm(drawn)
     return DirectionCanary(drawn.astype(np.float32), 7)
-
-
-# --- what is observed, and its score --------------------------------------------------------------
 
 
 def naive(observed: Floats, dpsgd: DPSGD) -> Floats:
@@ -88,18 +75,14 @@ def naive(observed: Floats, dpsgd: DPSGD) -> Floats:
     return ratios
 
 
-@pytest.mark.parametrize(
-    ("module", "canary", "changes"),
-    [
-        (LINEAR, [GradientCanary(4, 7), GradientCanary(EMPTY, 9)], {}),
-        (LINEAR, direction(FEATURES * CLASSES + CLASSES), {"adjacency": "add_remove"}),
-        (WIDE, GradientCanary(1, 7), {"sample_rate": 1.0, "adjacency": "zero_out"}),
-        (NETWORK, direction(53), {}),
-        (LINEAR, GradientCanary(1, 7), KNOWN),
-        (NETWORK, GradientCanary(30, 7), {**KNOWN, "adjacency": "add_remove"}),
-    ],
-    ids=["slots", "linear-direction", "rotated", "mlp-direction", "known", "both"],
-)
+@pytest.mark.parametrize(("module", "canary", "changes"), [
+    (LINEAR, [GradientCanary(4, 7), GradientCanary(EMPTY, 9)], {}),
+    (LINEAR, direction(FEATURES * CLASSES + CLASSES), {"adjacency": "add_remove"}),
+    (WIDE, GradientCanary(1, 7), {"sample_rate": 1.0, "adjacency": "zero_out"}),
+    (NETWORK, direction(53), {}),
+    (LINEAR, GradientCanary(1, 7), KNOWN),
+    (NETWORK, GradientCanary(30, 7), {**KNOWN, "adjacency": "add_remove"}),
+], ids=["slots", "linear-direction", "rotated", "mlp-direction", "known", "both"])  # fmt: skip
 def test_noisy_gradients_are_the_steps_of_the_parameters_and_score_by_their_densities(
     module: nn.Module, canary: Canary, changes: dict[str, Any]
 ) -> None:
@@ -128,9 +111,6 @@ def test_the_optimizer_has_no_part_in_them() -> None:
         np.testing.assert_allclose(plain, other, atol=1e-6)
     with pytest.raises(InputError, match="noisy_gradients' is for training with noise"):
         train(mechanism(noise=0.0))
-
-
-# --- its law --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
