@@ -491,7 +491,10 @@ def test_checks_that_cannot_be_made_are_refused():
         """It moves the probe so far that gradients vanish, as if records were left out."""
         opacus(module, dataset, settings, optimizer=lambda own, lr: torch.optim.Adam(own, lr=0.1))
 
-    whole, in_jax = "it must be a whole number, at least 10", r"in jax, it must .*yield.* the param"
+    whole, in_jax = (
+        "it must be a whole number, at least 10",
+        r"in jax, it must .*yield.* the parameters",
+    )
     for loop, settings, message in (
         (insensitive, {}, r"whatever settings\.learning_rate is"),
         (broken, {}, r"failed on a probe \(KeyError: 'input_ids'\); it must"),
