@@ -24,9 +24,7 @@ from dpcanary.scoring.scores import (
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.runs import EnsembleResult
 
-CONTEXT = ScoringContext(
-    sample_rate=0.5, noise_multiplier=1.0, record_steps=(5, 10, 15), canaries=None
-)
+CONTEXT = ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
 
 
 def log_odds(logits: np.ndarray, label: int) -> float:

@@ -40,21 +40,9 @@ class Counts(nn.Module):
         return x
 
 
-def tied() -> nn.Module:
+def changed(change: Callable[[nn.Sequential], object]) -> nn.Module:
     net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
-    net.layers[1].weight = net.layers[0].weight
-    return net
-
-
-def frozen() -> nn.Module:
-    net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
-    net.layers[0].bias.requires_grad_(False)
-    return net
-
-
-def spoiled() -> nn.Module:
-    net = Net(nn.Linear(4, 4))
-    net.layers[0].bias.data[1] = torch.nan
+    change(net.layers)
     return net
 
 
@@ -95,9 +83,11 @@ def test_layers_and_behaviour_that_are_refused(module, message):
 
 
 @pytest.mark.parametrize(("module", "message"), [
-    (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
-    (frozen(), r"'layers\.0\.bias' is frozen"),
-    (spoiled(), r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
+    (changed(lambda layers: setattr(layers[1], "weight", layers[0].weight)),
+     r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
+    (changed(lambda layers: layers[0].bias.requires_grad_(False)), r"'layers\.0\.bias' is frozen"),
+    (changed(lambda layers: layers[0].bias.data[1].fill_(torch.nan)),
+     r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
     (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
     (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
     (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
