@@ -400,7 +400,7 @@ class Training:
         return self.dpsgd.batch_size or self.dpsgd.sample_rate * len(self.records)
 
     def worlds(self, run: int) -> list[int]:
-        """The parity of the run; of several slots, 1 for large words (in halves, of the upper half)."""
+        """The run's parity; of several slots, 1 for large words (in halves, the larger half)."""
         if len(self.canaries) == 1:
             return [run % 2]
         words = np.empty((1, len(self.canaries)), np.uint32)
