@@ -364,12 +364,8 @@ def plain_gradients(
     gradients = []
     for features, label in records:
         x = features.double() if features.is_floating_point() else features
-        parts = torch.autograd.grad(
-            plain_loss(double(x[None].clone())[0], label, loss),
-            parameters,
-            materialize_grads=True,
-            allow_unused=True,
-        )
+        own = plain_loss(double(x[None].clone())[0], label, loss)
+        parts = torch.autograd.grad(own, parameters, materialize_grads=True, allow_unused=True)
         gradients.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(gradients)
 
@@ -404,10 +400,7 @@ class Training:
         return self.dpsgd.batch_size or self.dpsgd.sample_rate * len(self.records)
 
     def worlds(self, run: int) -> list[int]:
-        """The parity of the run with one slot; with several, the highest bit of a word per slot.
-
-        In halves, the slots of the smaller words are in world 0.
-        """
+        """The run's parity; of several slots, 1 for large words (in halves, the larger half)."""
         if len(self.canaries) == 1:
             return [run % 2]
         words = np.empty((1, len(self.canaries)), np.uint32)

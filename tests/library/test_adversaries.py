@@ -166,10 +166,7 @@ def scores_of_trainings(experiment: Experiment, folder: Path) -> AuditScores:
     ("entry", "adjacency", "score", "batches"),
     [
         pytest.param(
-            entry,
-            adjacency,
-            score.name,
-            batches,
+            *(entry, adjacency, score.name, batches),
             id=f"{entry.name}-{adjacency}-{score.name}-{batches.get('sampling', 'poisson')}",
         )
         for entry in TRAINED

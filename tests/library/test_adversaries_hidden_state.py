@@ -121,15 +121,11 @@ def test_there_are_no_more_slots_than_parameters():
 
 
 @pytest.mark.parametrize("ranking", ["per_step", "final_model", None])
-@pytest.mark.parametrize(
-    ("simulation", "adjacency"),
-    [*(("noiseless", adjacency) for adjacency in Adjacency), ("unclipped", "add_remove")],
-)
+@pytest.mark.parametrize(("simulation", "adjacency"), [
+    *(("noiseless", adjacency) for adjacency in Adjacency), ("unclipped", "add_remove"),
+])  # fmt: skip
 def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
-    """Ten coordinates in the order of the paper's S, on the batches that runs train on.
-
-    `least_updated`, without a ranking, sums absolute updates and always clips.
-    """
+    """On the batches of the runs. `least_updated`, without a ranking, sums absolute updates."""
     settings = {"simulation": simulation, "adjacency": adjacency, "num_slots": 10}
     crafting = crafting_of(**settings, **({"ranking": ranking} if ranking else {}))
     targets = [target.index for target in crafting.targets]
@@ -201,10 +197,7 @@ def test_noisy_simulation_chooses_with_the_audits_noise():
 
 
 def test_simulations_of_unknown_starts():
-    """Several simulations start at random; a single one starts from the module's parameters.
-
-    On fixed batches without noise, simulations differ in their starts alone.
-    """
+    """Several start at random, which is their only difference; one starts from the module."""
     per_run = {"initialisation": Initialisation.PER_RUN}
     moved = {count: movement(num_simulations=count, **per_run).squared for count in (1, 3)}
     np.testing.assert_array_equal(moved[1], movement().squared)
@@ -286,10 +279,9 @@ def test_cosine_is_that_of_the_change():
     assert scores.cosine(np.zeros((2, 1, 1, 2)), context).tolist() == [[[0.0]], [[0.0]]]
 
 
-@pytest.mark.parametrize(
-    ("loss", "outputs"),
-    [(Loss.CROSS_ENTROPY, 4)] + [(Loss.BINARY_CROSS_ENTROPY, outputs) for outputs in (1, 2, 4)],
-)
+@pytest.mark.parametrize(("loss", "outputs"), [
+    (Loss.CROSS_ENTROPY, 4), *((Loss.BINARY_CROSS_ENTROPY, outputs) for outputs in (1, 2, 4)),
+])  # fmt: skip
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 def test_loss_is_that_of_pytorch(loss, outputs, adjacency):
     """Of two slots, whose canaries and targets have different labels."""

@@ -94,10 +94,8 @@ def test_final_sums_and_their_scores_follow_the_mixture(adjacency, way):
     for column, step in enumerate(steps):
         counts, deviation, densities = np.arange(step + 1), sigma * np.sqrt(step), []
         for world in (0, 1):
-            weights, means = (
-                binom.pmf(counts, step, drawn_runs.stage.sample_rate),
-                signs[world] * counts,
-            )
+            weights = binom.pmf(counts, step, drawn_runs.stage.sample_rate)
+            means = signs[world] * counts
             if "batches_per_pass" in way:
                 move = moves_of(adjacency, OtherRecords(way["other_records"]))[world]
                 weights, means = np.ones(1), np.array([move.size * step / 5])

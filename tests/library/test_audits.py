@@ -128,7 +128,7 @@ def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
 
 def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
     config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
-    path = tmp_path / "results/mine/audit.yaml"
+    path, lock = tmp_path / "results/mine/audit.yaml", tmp_path / "results/mine/.lock"
     write_config(path, config, by="a test")
     with locked(tmp_path / "results/mine"):
         with pytest.raises(InputError, match=rf"another run \(process {os.getpid()}\) works on"):
@@ -136,10 +136,18 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
         # Of a command that was killed, the process that it started is named.
         with subprocess.Popen(["sleep", "0"]) as dead:
             pass
-        lock = tmp_path / "results/mine/.lock"
         lock.write_text(f"{dead.pid} {os.getppid()}")
         with pytest.raises(InputError, match=rf"another run \(process {os.getppid()}\) works on"):
             run_config(path, folder=tmp_path)
+    # A lock that is a link is not followed.
+    precious = tmp_path / "precious.txt"
+    precious.write_text("a year of work")
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(precious)
+    message = r"\.lock cannot be made: .*it is a link; remove it"
+    with pytest.raises(InputError, match=message), locked(lock.parent):
+        pass
+    assert precious.read_text() == "a year of work"
 
 
 def test_options_that_only_look_print_no_results():
@@ -147,19 +155,6 @@ def test_options_that_only_look_print_no_results():
         assert _only_looks(option), option
     for option in ("--cores", "-k", "--quiet", "-p"):
         assert not _only_looks(option), option
-
-
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
-    """What it points to stays as it is."""
-    precious = tmp_path / "precious.txt"
-    precious.write_text("a year of work")
-    folder = tmp_path / "results/mine"
-    folder.mkdir(parents=True)
-    (folder / ".lock").symlink_to(precious)
-    message = r"\.lock cannot be made: .*it is a link; remove it"
-    with pytest.raises(InputError, match=message), locked(folder):
-        pass
-    assert precious.read_text() == "a year of work"
 
 
 def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch):

@@ -37,10 +37,9 @@ def test_full_batches_have_the_closed_form(adjacency, steps, mu, delta):
 
 
 @pytest.mark.parametrize("adjacency", ALL)
-@pytest.mark.parametrize(
-    ("uses", "steps", "rate", "noise", "delta"),
-    [(6, 6, 0.25, 1.1, 1e-3), (3, 6, 1.0, 1.1, 1e-3), (60, 60, 0.02, 0.6, 1e-6)],
-)
+@pytest.mark.parametrize(("uses", "steps", "rate", "noise", "delta"), [
+    (6, 6, 0.25, 1.1, 1e-3), (3, 6, 1.0, 1.1, 1e-3), (60, 60, 0.02, 0.6, 1e-6),
+])  # fmt: skip
 def test_delta_is_the_integral_of_the_densities(adjacency, uses, steps, rate, noise, delta):
     """A Riemann sum, both ways, of a record that is used in some steps or in all of them."""
     grid, deviation = np.linspace(-40, 40, 80_001), noise * sqrt(steps)

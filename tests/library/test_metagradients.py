@@ -122,10 +122,7 @@ def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object) 
 
 
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
-    """The derivative by automatic differentiation of the whole training, written plainly.
-
-    The objective is Equation 3 of the paper.
-    """
+    """Equation 3 of the paper, by automatic differentiation of the whole training."""
     task, descent = training.task, training.descent
     signs = -torch.ones(len(pixels)).to(pixels)
     signs[inserted_in(training)] = 1.0
@@ -482,11 +479,6 @@ BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), LINEAR).double()
 TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
 
 
-def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> None:
-    gradient_of(of(copy.deepcopy(DROPOUT).eval()))
-    gradient_of(SMALL, memory_budget=11 * NUM_BYTES)
-
-
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: gradient_of(EXPLOSIVE), r"diverged: the loss at step \d+ of 20 is .*lower the lea"),
     (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
@@ -538,3 +530,8 @@ def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> No
 def test_what_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> None:
+    gradient_of(of(copy.deepcopy(DROPOUT).eval()))
+    gradient_of(SMALL, memory_budget=11 * NUM_BYTES)

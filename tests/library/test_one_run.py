@@ -33,8 +33,6 @@ def bound(slots: int, guessed: int, right: int, **options) -> float:
 
 
 METHODS = [rule for rule, entry in RULES.items() if entry.guesses]
-
-
 PUBLISHED = [
     ((1000, 500, 260), "steinke", "direct", 0.0),
     ((1000, 500, 300), "steinke", "direct", 0.251),
@@ -139,7 +137,7 @@ def test_the_order_statistics_law_is_that_of_ideal_slots(slots, guessed, mu):
 
 
 def test_the_order_statistic_of_randomised_response():
-    # Under (epsilon, 0)-DP every slot is guessed as well as any other, whichever are guessed.
+    """Under (epsilon, 0)-DP every slot is guessed as well as any other, whichever are guessed."""
     expected = binom.sf(70 - 1, 100, 1 / (1 + exp(-0.5)))
     family = family_of(Conversion.DIRECT, delta=1e-300)
     p_value = order_statistic_p_value(Guesses(400, 100, 70), family=family, theta=0.5)
@@ -249,9 +247,6 @@ def test_slots_that_share_noise_or_a_fate_are_found_out():
     dependence = slot_dependence(scores=fates * rng.normal(size=(20, 60)), worlds=worlds)
     assert dependence.correlation_of_sizes > 0.2
     assert dependence.p_value < 1e-6
-
-
-def test_dependence_needs_several_runs_and_slots():
     for shape in ((1, 5), (5, 1), (5,)):
         with pytest.raises(InputError, match="two of each"):
             slot_dependence(scores=np.zeros(shape), worlds=np.zeros(shape, int))

@@ -370,10 +370,8 @@ def proves_one(bound) -> bool:
 
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
-    train, known = (
-        accounted((4.0, 1.0, 4)),
-        {"threshold_rule": "anytime", "adjacency": "add_remove"},
-    )
+    train = accounted((4.0, 1.0, 4))
+    known = {"threshold_rule": "anytime", "adjacency": "add_remove"}
     options = known | {"num_runs": 400, "num_workers": num_workers}
     result = audit(train, tmp_path, stop_when=proves_one, **options)
     num_runs = len(result.scores.world0) + len(result.scores.world1)

@@ -81,10 +81,10 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "is_clipped"),
-    [("twice", False), ("twice", True), ("resnet9", True), ("wrn16_4", True)],
-)
+@pytest.mark.parametrize(("name", "is_clipped"), [
+    ("twice", False), ("twice", True), ("resnet9", True),
+    pytest.param("wrn16_4", True, marks=pytest.mark.long),
+])  # fmt: skip
 def test_gradients_are_averaged_over_views_before_they_are_clipped(name, is_clipped):
     """With a norm between those of the records; the sum over views is VIEWS as long."""
     module, table = NETWORKS[name].module(3), table_for(NETWORKS[name], 3, count=RECORDS)

@@ -57,7 +57,5 @@ def test_functions_saturate_and_keep_nan() -> None:
             outputs = apply(values)
             assert np.array_equal(np.isnan(outputs), nan)
             np.testing.assert_allclose(outputs[~nan], bound, rtol=1e-6)
-    assert (
-        np.abs(in_a_loop(elementwise.tanh)(np.linspace(-20, 20, 10**6, dtype=np.float32))).max()
-        == 1.0
-    )
+    values = np.linspace(-20, 20, 10**6, dtype=np.float32)
+    assert np.abs(in_a_loop(elementwise.tanh)(values)).max() == 1.0

@@ -43,10 +43,11 @@ from dpcanary.training.gradients.convolutional import ConvolutionalPath
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import DenseLayers, PerceptronPath, SmallPerceptronPath
-from dpcanary.training.models import convnet, resnet18
+from dpcanary.training.models import convnet
 from dpcanary.training.modules import layer_rules, module_path
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.units import keep_freed_memory, prepared
+from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.runs import accuracy_of
 from dpcanary.training.settings import Loss
 
@@ -447,7 +448,7 @@ LEFT_TO_THE_MODULE_PATH = {
     **{name: (module, (6,)) for name, module in VECTORS.items()},
     **{name: (module, (2, 7, 7)) for name, module in IMAGES.items()},
     "head without bias": (IMAGES["head without bias"], (2, 6, 6)),
-    "resnet18": (resnet18(3), (3, 32, 32)),
+    "resnet9": (resnet9(3, width=2), (3, 32, 32)),
 }
 
 

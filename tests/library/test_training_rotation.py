@@ -1,7 +1,6 @@
-"""Linear heads trained in the span of their records: when they are, and in which basis.
+"""Linear heads trained in the span of their records: when, and in which basis.
 
-That their runs have the noise of the mechanism, also outside of the span, is tested in
-test_training_steps.py.
+That their noise is that of the mechanism, also outside of the span, test_training_steps.py tests.
 """
 
 from dataclasses import replace
@@ -47,10 +46,7 @@ CANARIES = canaries_of(NUM_FEATURES)
 
 
 def plain_and_rotated(runs: range, **changed: Any) -> tuple[EnsembleResult, EnsembleResult, bool]:
-    """Runs without and with rotation, and whether their bits differ: the basis draws other noise.
-
-    Unless told otherwise, of a linear head of the records, with the canary "input".
-    """
+    """Runs without and with rotation, and whether bits differ, as the basis draws other noise."""
     records = changed.get("records", RECORDS)
     known = {"module": nn.Linear(records.features.shape[1], NUM_CLASSES), "records": records}
     known |= {"test_records": TEST_RECORDS, "canary": CANARIES["input"]}
@@ -101,10 +97,7 @@ def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(kind, num_vector
     count=st.integers(1, 14), width=st.integers(1, 20), rank=st.integers(1, 14), seed=st.integers(0)
 )
 def test_the_basis_is_orthonormal_and_spans_the_records(count, width, rank, seed):
-    """To single precision, and without directions that come from rounding alone.
-
-    There is none if it would save no column.
-    """
+    """Without directions that come from rounding; there is none if it would save no column."""
     rank = min(rank, count, width)
     rng = np.random.default_rng(seed)
     # Orthonormal factors keep the rank clear of rounding.

@@ -1,10 +1,12 @@
 """Modules that cannot be trained record by record are refused; the message names the layer."""
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from one_record_at_a_time import Net as Named
 from opacus.layers import DPGRU, DPRNN
 from torch import Tensor, nn
 
@@ -17,26 +19,13 @@ from dpcanary.training.settings import Loss
 from dpcanary.training.slots import table_of
 
 
-class Net(nn.Module):
-    """Layers of any kind, with names."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+def Net(*layers: nn.Module) -> nn.Module:  # noqa: N802, as its class is called in messages
+    return Named(lambda net, x: net.layers(x), layers=nn.Sequential(*layers))
 
 
-class Function(nn.Module):
-    """A function after a linear layer."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.linear, self.function = nn.Linear(4, 4), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.linear(x), self)
+def after_linear(function: Callable) -> nn.Module:
+    """A function of the outputs of a linear layer, and of the module."""
+    return Named(lambda net, x: function(net.linear(x), net), linear=nn.Linear(4, 4))
 
 
 class Counts(nn.Module):
@@ -51,21 +40,9 @@ class Counts(nn.Module):
         return x
 
 
-def tied() -> nn.Module:
+def changed(change: Callable[[nn.Sequential], object]) -> nn.Module:
     net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
-    net.layers[1].weight = net.layers[0].weight
-    return net
-
-
-def frozen() -> nn.Module:
-    net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
-    net.layers[0].bias.requires_grad_(False)
-    return net
-
-
-def spoiled() -> nn.Module:
-    net = Net(nn.Linear(4, 4))
-    net.layers[0].bias.data[1] = torch.nan
+    change(net.layers)
     return net
 
 
@@ -91,13 +68,13 @@ def attention(dropout: float) -> nn.Module:
     (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
     (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
     (Net(nn.utils.spectral_norm(nn.Linear(4, 4))), r"buffer 'layers\.0\.weight_[uv]' changes"),
-    (Function(lambda x, _: x + torch.rand(())), "outputs are random"),
-    (Function(lambda x, _: nn.functional.dropout(x, 0.5)), "outputs are random"),
-    (Function(lambda x, _: x - x.mean(dim=0)), "depends on the other records"),
-    (Function(lambda x, net: x if net.training else 2 * x), "between training and evaluation"),
-    (Function(lambda x, _: (x, x)), "returns tuple"),
-    (Function(lambda x, _: x.sum()), r"returns \(\) for 2 records; .* \(2, outputs\)"),
-    (Function(lambda x, _: x / 0.0), "not finite"),
+    (after_linear(lambda x, _: x + torch.rand(())), "outputs are random"),
+    (after_linear(lambda x, _: nn.functional.dropout(x, 0.5)), "outputs are random"),
+    (after_linear(lambda x, _: x - x.mean(dim=0)), "depends on the other records"),
+    (after_linear(lambda x, net: x if net.training else 2 * x), "between training and evaluation"),
+    (after_linear(lambda x, _: (x, x)), "returns tuple"),
+    (after_linear(lambda x, _: x.sum()), r"returns \(\) for 2 records; .* \(2, outputs\)"),
+    (after_linear(lambda x, _: x / 0.0), "not finite"),
     (Net(nn.Linear(5, 4)), r"does not run on records of shape \(4,\)"),
 ])  # fmt: skip
 def test_layers_and_behaviour_that_are_refused(module, message):
@@ -106,9 +83,11 @@ def test_layers_and_behaviour_that_are_refused(module, message):
 
 
 @pytest.mark.parametrize(("module", "message"), [
-    (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
-    (frozen(), r"'layers\.0\.bias' is frozen"),
-    (spoiled(), r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
+    (changed(lambda layers: setattr(layers[1], "weight", layers[0].weight)),
+     r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
+    (changed(lambda layers: layers[0].bias.requires_grad_(False)), r"'layers\.0\.bias' is frozen"),
+    (changed(lambda layers: layers[0].bias.data[1].fill_(torch.nan)),
+     r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
     (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
     (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
     (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
@@ -148,7 +127,7 @@ def test_a_module_that_cannot_be_differentiated():
 
     table = RecordTable(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64), num_canaries=1)
     with pytest.raises(InputError, match="cannot be differentiated"):
-        ModulePath(Function(overwrites), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+        ModulePath(after_linear(overwrites), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
 
 def test_gradients_that_cannot_be_checked():
@@ -164,25 +143,19 @@ def test_gradients_that_cannot_be_checked():
             return gradient * torch.rand(())
 
     table = RecordTable(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64), num_canaries=1)
-    module = Function(lambda x, _: Detaches.apply(x))
+    module = after_linear(lambda x, _: Detaches.apply(x))
     with pytest.raises(InputError, match="gradients of single records cannot be found"):
         ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
 
 @pytest.mark.parametrize("twin", [DPGRU, DPRNN])
 def test_the_twins_of_recurrent_layers_that_an_error_names_are_trained(twin):
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.recurrent, self.head = twin(4, 5, batch_first=True), nn.Linear(5, 3)
-
-        def forward(self, sequences):
-            return self.head(self.recurrent(sequences)[0][:, -1])
-
-    check_parameters(Last())
+    layers = {"recurrent": twin(4, 5, batch_first=True), "head": nn.Linear(5, 3)}
+    last = Named(lambda net, x: net.head(net.recurrent(x)[0][:, -1]), **layers)
+    check_parameters(last)
     records = Records(np.random.default_rng(0).normal(size=(4, 6, 4)), np.arange(4) % 3)
     table = table_of(records, [], torch.device("cpu"))
-    path = ModulePath(Last(), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+    path = ModulePath(last, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
     assert path.unit_names == ("recurrent", "head")
 
 
@@ -200,7 +173,7 @@ def test_a_softmax_before_cross_entropy_is_refused(classes):
     for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.LogSoftmax(dim=1))):
         check_logits(right, features, Loss.CROSS_ENTROPY)
     # One output is no distribution, also where it is 1.
-    check_logits(Function(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)
+    check_logits(after_linear(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)
 
 
 @pytest.mark.parametrize("loss", Loss)
@@ -220,7 +193,7 @@ def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
     saturated = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, outputs))
     nn.init.constant_(saturated[2].weight, 1e-2)
     nn.init.constant_(saturated[2].bias, 0.5)
-    overflowing = Function(lambda x, _: small(x).square().exp() - 1)
+    overflowing = after_linear(lambda x, _: small(x).square().exp() - 1)
     others = nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small, overflowing
     for right in (*others, tanh, saturated):
         check_logits(right, features, loss)
