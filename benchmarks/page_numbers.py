@@ -200,10 +200,11 @@ def account(*, adjacency: str, **settings: float) -> float:
 
 def account_passes(*, adjacency: str, passes: float) -> float:
     """What passes of 100 shuffled batches guarantee, noise multiplier 1, at delta 1e-5."""
+    protected = Adjacency(adjacency)
     mechanism = ShuffledMechanism(
-        adjacency, batches_per_pass=100, num_steps=int(100 * passes), noise_multiplier=1.0
+        protected, batches_per_pass=100, num_steps=int(100 * passes), noise_multiplier=1.0
     )
-    return account_shuffled(mechanism, delta=1e-5).guaranteed[Adjacency(adjacency)]
+    return account_shuffled(mechanism, delta=1e-5).guaranteed[protected]
 
 
 def gaussian(*, num_steps: float = 1, noise_multiplier: float = 1, period: float = 1) -> float:

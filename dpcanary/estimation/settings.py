@@ -22,7 +22,7 @@ class Conversion(Choice):
     DIRECT = "direct"
 
 
-# Of all slots, in audits whose bound is near the largest that they can prove.
+# Of all slots, in audits whose bound is near the largest that they can show.
 GUESSED_SHARE = 0.25
 # Of conversion `subsampled_gaussian`.
 LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA = 1e-11, 0.01
