@@ -61,7 +61,7 @@ def without_postprocessing(found: Measurements) -> Measurements:
     found = replace(found, weight_decay=decay / found.settings.learning_rate)
     carried = carried_over(found.quiet)
     for name, undone in _filters(carried) if carried else ():
-        candidate = _changed(found, lambda one, undone=undone: undone(one.moved))
+        candidate = _changed(found, partial(_with_moved, undone))
         if _carries_nothing(candidate) and abs(carried_noise(candidate.noisy)) < _SAME_FILTER:
             return replace(candidate, filter=name)
     return found
@@ -273,6 +273,10 @@ def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> 
     )
 
 
+def _with_moved(undone: Callable[[Array], Array], trainings: Trainings) -> Array:
+    return undone(trainings.moved)
+
+
 def _filters(carried: float) -> Iterator[tuple[str, Callable[[Array], Array]]]:
     """Filters of noisy gradients that carry so much into the next update, and what undoes them.
 
@@ -284,8 +288,10 @@ def _filters(carried: float) -> Iterator[tuple[str, Callable[[Array], Array]]]:
         # An update is g + m v of the velocity v after the step: (1 + m) g + m^2 (v before it).
         momentum = (carried + sqrt(carried**2 + 4 * carried)) / 2
         if momentum < 1:
-            known = {"first": 1 + momentum, "memory": momentum, "share": momentum**2}
-            yield f"Nesterov's momentum of {momentum:.3g}", partial(_without_recursion, **known)
+            yield (
+                f"Nesterov's momentum of {momentum:.3g}",
+                partial(_without_recursion, first=1 + momentum, memory=momentum, share=momentum**2),
+            )
         for first in (1.0, 0.5):
             yield "a mean over two steps", partial(_without_mean, first=first)
     else:
