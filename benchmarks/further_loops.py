@@ -110,6 +110,17 @@ def nesterov_by_hand(module: nn.Module, means: Tensors, step: Step) -> None:
     moved(module, {name: own + 0.7 * velocity[name] for name, own in means.items()}, step)
 
 
+def rates_of_their_own(module: nn.Module, means: Tensors, step: Step) -> None:
+    """Every tensor has another learning rate."""
+    moved(module, {n: own * 0.6**k for k, (n, own) in enumerate(means.items())}, step)
+
+
+def rates_after_noise(sums: Tensors, noise: Tensors, step: Step) -> Tensors:
+    """Gradients of biases have twice the learning rate, and their noise has not."""
+    factors = {name: 2.0 if name.endswith("bias") else 1.0 for name in sums}
+    return added({name: factors[name] * own for name, own in sums.items()}, noise, step)
+
+
 def mean_of_two(module: nn.Module, means: Tensors, step: Step) -> None:
     past = step.memory.get("means", {name: torch.zeros_like(own) for name, own in means.items()})
     step.memory["means"] = means
@@ -441,6 +452,7 @@ WRONG = (
     Loop("gradients at private parameters", at_private_parameters, (STEPS, UPDATES)),
     Loop("gradients at sharpened parameters", sharpened, (STEPS, UPDATES)),
     _loop("noise without C", SCALE, mean=without_limit_in_noise),
+    _loop("rates of biases after the noise", CLIPPING, mean=rates_after_noise),
     _loop("noise with C squared", SCALE, mean=squared_limit_in_noise),
     _loop("noise multiplier squared", SCALE, mean=squared_multiplier),
     _loop("clipped to 1.5, not C", CLIPPING, sums=clipped_to_one),
@@ -464,6 +476,7 @@ RIGHT = (
     ),
     Loop("Opacus, averaged at the end", opacus_averaged),
     _loop("Nesterov's momentum by hand", move=nesterov_by_hand),
+    _loop("learning rates of tensors", move=rates_of_their_own),
     _loop("mean of two noisy gradients", move=mean_of_two),
     _loop("pulled to the start", move=pulled_to_start),
     _loop("clipped once more to .5", move=clipped_once_more(0.5)),

@@ -78,6 +78,12 @@ def _updates(evidence: Evidence) -> Measured:
             f"{evidence.found.filter} after the noise: post-processing, epsilon is not changed; it"
             " was undone for the other tests"
         )
+    least, most = evidence.found.rates
+    if most > least:
+        notes.append(
+            f"tensors have learning rates from {least:.3g} to {most:.3g} of the usual one, for"
+            " gradients and noise alike: post-processing, which was undone for the other tests"
+        )
     if evidence.found.weight_decay:
         notes.append(
             f"weight decay of {evidence.found.weight_decay:.3g}: post-processing, epsilon is not"

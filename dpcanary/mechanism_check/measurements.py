@@ -200,6 +200,7 @@ class Measurements:
         failed: what such a small training raised.
         filter: of noisy gradients, which was undone (`postprocessing`), in words; empty if none.
         weight_decay: which was undone as well, over the learning rate.
+        rates: the smallest and the largest learning rate of a tensor over the usual one, undone.
         dense: trainings almost without noise, on few records of many components.
         frozen: tensors that are not trained in some steps, in words.
         limits: the smallest and the largest C of a step over that of the settings.
@@ -215,6 +216,7 @@ class Measurements:
     failed: str = ""
     filter: str = ""
     weight_decay: float = 0.0
+    rates: tuple[float, float] = (1.0, 1.0)
     dense: Trainings | None = None
     frozen: str = ""
     limits: tuple[float, float] = (1.0, 1.0)

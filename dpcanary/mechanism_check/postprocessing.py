@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 
 from dpcanary.mechanism_check.measurements import PRESENT, Measurements, Trainings
-from dpcanary.mechanism_check.probe import TENSORS, Array
+from dpcanary.mechanism_check.probe import TENSORS, VALUES_OF_COLUMN, Array
 
 # Relative deviations of what is carried over between steps.
 _CARRIED = 1e-3
@@ -30,6 +30,9 @@ _SHARE_LEFT_OUT, _LEAST_LEFT = 0.05, 0.5
 _EQUAL = 0.02
 # C of a step: from norms that are clipped for sure, and from those that are not; up to this.
 _CLIPPED_FROM, _WHOLE_UP_TO, _LIMITS_FIT = 5.0, 0.12, 0.02
+
+# Factors of tensors fit all records up to this, and those of the noise, which is random, to this.
+_FIT, _SAME_RATE = 0.01, 0.05
 
 SKIPPED = "some steps are skipped, only where there is noise"
 # What hides which properties.
@@ -55,6 +58,7 @@ def without_postprocessing(found: Measurements) -> Measurements:
     found = _with_limits(_with_frozen(found))
     if found.quiet.optimizer:
         return found
+    found = _with_one_rate(found)
     decay = _weight_decay(found.quiet)
     if decay:
         found = _changed(found, lambda one: one.moved + decay * one.before / one.records.step)
@@ -249,6 +253,32 @@ def _limits(quiet: Trainings) -> Array | None:
         limits.append(limit)
     found = np.array(limits)
     return found if np.abs(found / found[0] - 1).max() > _CARRIED * 2 else None
+
+
+def _with_one_rate(found: Measurements) -> Measurements:
+    """As if tensors had the same learning rate, where a factor is that of gradients and noise.
+
+    The factors are those of gradients, which are exact; the noise is then tested as always.
+    """
+    quiet = found.quiet
+    shown = quiet.drawn & (quiet.norms > _SEEN)
+    parts = np.abs(np.moveaxis(quiet.parts, 2, -1)[shown])
+    usual = np.median(parts, axis=1, keepdims=True) if len(parts) else np.zeros(0)
+    if not usual.all() or not len(usual):
+        return found
+    factors = np.median(parts / usual, axis=0)
+    # Each record has an equal share of its gradient in each tensor, also if it is clipped.
+    if np.abs(factors - 1).max() < 2 * _CARRIED or np.abs(parts / usual / factors - 1).max() > _FIT:
+        return found
+    silent = [found.noisy.silent[:, :, list(tensor.values)] for tensor in TENSORS]
+    noise = np.array([sqrt(float((own**2).mean())) for own in silent]) / factors
+    if not noise.all() or noise.max() > (1 + _SAME_RATE) * noise.min():
+        return found
+    of_values = np.ones(VALUES_OF_COLUMN)
+    for tensor, factor in zip(TENSORS, factors, strict=True):
+        of_values[list(tensor.values)] = factor
+    found = _changed(found, lambda one: one.moved / of_values[:, None])
+    return replace(found, rates=(float(factors.min()), float(factors.max())))
 
 
 def _changed(found: Measurements, updates: Callable[[Trainings], Array]) -> Measurements:

@@ -95,6 +95,7 @@ NOTES = {
     "momentum by hand": "momentum of 0.8 after the noise: post-processing",
     "weight decay by hand": "weight decay of 0.1: post-processing",
     "Nesterov's momentum by hand": "Nesterov's momentum of 0.7 after the noise",
+    "learning rates of tensors": "tensors have learning rates from 0.36 to 2.78 of the usual one",
     "mean of two noisy gradients": "a mean over two steps after the noise",
     "pulled to the start": "a pull to the start of 0.05 after the noise",
     "schedule by hand": "updates are 0.3074 to 1 times the learning rate",
