@@ -459,6 +459,7 @@ WRONG = (
     _loop("every record twice", SCALE, sums=duplicates),
     _loop("clipped by the clean length", SCALE, CONSTANT, move=by_clean_length),
     Loop("C rises without its noise", of_schedule(rises, noise=False), (CLIPPING, SCALE)),
+    Loop("twice C without its noise", of_schedule(lambda number: 2.0, noise=False), (CLIPPING,)),
 )
 
 RIGHT = (
@@ -492,6 +493,7 @@ RIGHT = (
     _loop("evaluated with averages", move=evaluated_with_averages),
     _loop("sum projected onto a ball", sums=projected(3.0)),
     Loop("C falls with its noise", of_schedule(falls)),
+    Loop("twice C with its noise", of_schedule(lambda number: 2.0)),
     Loop("C rises with its noise", of_schedule(rises)),
     Loop("layers unfrozen one by one", unfrozen(5)),
     Loop("first layer frozen", without_first_layer),

@@ -132,11 +132,13 @@ def _normalisation(evidence: Evidence) -> Measured:
         )
     holds = bool(max(high - 1, 1 - low) <= limit)
     least, most = evidence.found.limits
-    if most > least:
+    if most > least * (1 + EXACT):
         note = (
             f"C is {least:.3g} to {most:.3g} times that of the settings in different steps, and the"
             " noise with it: as private, if the step alone decides"
         )
+    elif abs(most - 1) > EXACT:
+        note = f"C is {most:.4g} times that of the settings, and the noise with it: as private"
     if np.abs(evidence.scales - 1).max() > EXACT:
         note = (
             f"updates are {_range(evidence.scales)} times the learning rate times the mean"

@@ -28,6 +28,8 @@ _TIED, _SHARE_TIED, _LEAST_TIED = 1e-3, 0.05, 5
 _SHARE_LEFT_OUT, _LEAST_LEFT = 0.05, 0.5
 # Values are equally far from 0 up to this, relative to their mean.
 _EQUAL = 0.02
+# The noise of a step has its C up to this; more exactly, it is tested after that.
+_SAME_LIMIT = 0.1
 # C of a step: from norms that are clipped for sure, and from those that are not; up to this.
 _CLIPPED_FROM, _WHOLE_UP_TO, _LIMITS_FIT = 5.0, 0.12, 0.02
 
@@ -211,13 +213,15 @@ def _with_frozen(found: Measurements) -> Measurements:
 
 
 def _with_limits(found: Measurements) -> Measurements:
-    """In units of the C of each step, if C changes with the step and the noise with it."""
-    limits = _limits(found.quiet)
-    if limits is None:
+    """In units of the C of each step, if it is not that of the settings and the noise has it."""
+    seen = _limits(found.quiet)
+    if seen is None:
         return found
+    limits, scales = seen
     steps = min(len(limits), found.noisy.moved.shape[1])
     noise = np.sqrt((found.noisy.silent[:, :steps] ** 2).mean(axis=(0, 2, 3)))
-    if not noise.all() or np.abs(noise / noise[0] / (limits[:steps] / limits[0]) - 1).max() > 0.1:
+    noise /= found.settings.noise_multiplier * scales[:steps] * limits[:steps]
+    if np.abs(noise - 1).max() > _SAME_LIMIT:
         return found
 
     def change(one: Trainings) -> Trainings:
@@ -235,10 +239,10 @@ def _with_limits(found: Measurements) -> Measurements:
     return replace(_replaced(found, change), limits=(float(limits.min()), float(limits.max())))
 
 
-def _limits(quiet: Trainings) -> Array | None:
-    """C of each step over that of the settings, if it changes; None if it does not, or is none."""
+def _limits(quiet: Trainings) -> tuple[Array, Array] | None:
+    """C of each step over that of the settings, and scales of updates; None if it is that C."""
     norms, parts = quiet.norms, np.sqrt((quiet.parts**2).sum(axis=2))
-    limits = []
+    limits, scales = [], []
     for step in range(norms.shape[1]):
         drawn, own, left = quiet.drawn[:, step], norms[:, step], parts[:, step]
         whole = drawn & (own > _SEEN) & (own < _WHOLE_UP_TO)
@@ -251,8 +255,9 @@ def _limits(quiet: Trainings) -> Array | None:
         if np.abs(left[drawn] - expected).max() > _LIMITS_FIT * scale * limit:
             return None
         limits.append(limit)
+        scales.append(scale)
     found = np.array(limits)
-    return found if np.abs(found / found[0] - 1).max() > _CARRIED * 2 else None
+    return (found, np.array(scales)) if np.abs(found - 1).max() > _CARRIED * 2 else None
 
 
 def _with_one_rate(found: Measurements) -> Measurements:

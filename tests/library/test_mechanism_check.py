@@ -106,6 +106,7 @@ NOTES = {
     "moving average at the end": "parameters are set to averages of those of several steps",
     "Opacus, averaged at the end": "parameters are set to averages of those of several steps",
     "sum projected onto a ball": "sums longer than 3 C are projected onto a ball",
+    "twice C with its noise": "C is 2 times that of the settings, and the noise with it",
     "C falls with its noise": "C is 0.496 to 1 times that of the settings in different steps",
     "first layer frozen": "not trained: first.weight in 24 of 24 steps",
 }
