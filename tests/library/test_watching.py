@@ -729,7 +729,7 @@ def test_the_default_number_of_canaries_adds_half_a_percent():
 )
 def test_few_parameters_and_little_noise_are_refused_or_have_20_canaries(parameters, sigma, number):
     """20 canaries at rate 0.1 add 2 / (sigma^2 d) to the variance, and at most 0.05."""
-    few = pytest.raises(InputError, match="nothing can be proven of this training")
+    few = pytest.raises(InputError, match="nothing can be shown of this training")
     with nullcontext() if number else few:
         found = Recorder({"w": (parameters,)}, noise_multiplier=sigma, sample_rate=0.1, seed=0)
         assert found.num_canaries == number
