@@ -154,3 +154,8 @@ def opacus(
             follow(step)
             if step == (steps or settings.num_steps):
                 return module
+
+
+def by_name(*loops):
+    """Loops by their names, each with the expected kind and further arguments of the check."""
+    return {loop.__name__: (loop, kind, {}) for loop, kind in loops}

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from benchmarks.blind_parts import (
     Run,
+    by_name,
     clipped_sum,
     dp_sgd,
     factors_of,
@@ -370,33 +371,30 @@ def mean_of_two_noisy(module, dataset, settings):
     yield from dp_sgd(module, dataset, settings, move=move)
 
 
-RIGHT = {
-    loop.__name__: (loop, unusual, {})
-    for loop, unusual in [
-        (plain, "by hand"),
-        (functional, "torch.func"),
-        (ghost_by_hand, "ghost clipping"),
-        (opacus_functorch_with_adam, "functorch, Adam"),
-        (sums_in_double_precision, "float64"),
-        (opacus_small_physical_batches, "physical batches"),
-        (opacus_per_layer, "bounds per layer"),
-        (opacus_falling_bound, "schedule of C"),
-        (bound_per_tensor_and_joint_noise, "bounds per layer"),
-        (masked_padding, "padding"),
-        (ranks_with_shards, "ranks"),
-        (noise_in_parts, "accumulation"),
-        (normalised_gradients, "normalised gradients"),
-        (nesterov_with_schedule, "optimiser"),
-        (average_at_end, "averages"),
-        (largest_of_noisy, "top-k after noise"),
-        (outliers_dropped, "outliers"),
-        (random_coordinates, "public masks"),
-        (sampling_by_gaps, "sampler"),
-        (binomial_size_then_subset, "sampler"),
-        (augmentations_averaged, "augmentation"),
-        (centred_on_noisy_average, "centred clipping"),
-        (two_learning_rates, "learning rates"),
-        (pulled_to_start, "weight decay"),
-        (mean_of_two_noisy, "post-processing"),
-    ]
-}
+RIGHT = by_name(
+    (plain, "by hand"),
+    (functional, "torch.func"),
+    (ghost_by_hand, "ghost clipping"),
+    (opacus_functorch_with_adam, "functorch, Adam"),
+    (sums_in_double_precision, "float64"),
+    (opacus_small_physical_batches, "physical batches"),
+    (opacus_per_layer, "bounds per layer"),
+    (opacus_falling_bound, "schedule of C"),
+    (bound_per_tensor_and_joint_noise, "bounds per layer"),
+    (masked_padding, "padding"),
+    (ranks_with_shards, "ranks"),
+    (noise_in_parts, "accumulation"),
+    (normalised_gradients, "normalised gradients"),
+    (nesterov_with_schedule, "optimiser"),
+    (average_at_end, "averages"),
+    (largest_of_noisy, "top-k after noise"),
+    (outliers_dropped, "outliers"),
+    (random_coordinates, "public masks"),
+    (sampling_by_gaps, "sampler"),
+    (binomial_size_then_subset, "sampler"),
+    (augmentations_averaged, "augmentation"),
+    (centred_on_noisy_average, "centred clipping"),
+    (two_learning_rates, "learning rates"),
+    (pulled_to_start, "weight decay"),
+    (mean_of_two_noisy, "post-processing"),
+)

@@ -120,8 +120,7 @@ def _normalisation(evidence: Evidence) -> Measured:
     cause = ""
     if spread < 1.5 * (1 + limit) and high / low > spread:
         cause = "as if divided by the size of the batch that was drawn"
-    lengths = evidence.found.quiet.lengths
-    if are_tied(lengths) and _least_length(evidence) >= (1 - EXACT) * lengths.max():
+    if _is_of_one_length(evidence):
         cause = "every sum is scaled to one length: one record can turn it around"
     text = f"{_range(usual)} times as much, in each batch {low:.4g} to {high:.4g} of it"
     note = ""
@@ -157,18 +156,17 @@ def _radius(evidence: Evidence) -> float:
     found, lengths = evidence.found, evidence.found.quiet.lengths
     if evidence.deviation > EXACT or not are_tied(lengths) or are_tied(found.noisy.lengths):
         return 0.0
-    radius = float(lengths.max())
-    return radius if _least_length(evidence) < (1 - EXACT) * radius else 0.0
+    return 0.0 if _is_of_one_length(evidence) else float(lengths.max())
 
 
-def _least_length(evidence: Evidence) -> float:
-    """Of the updates almost without noise that have a gradient."""
-    found = evidence.found
-    return min(
-        float(one.lengths[one.drawn.any(axis=2)].min(initial=np.inf))
-        for one in (found.quiet, found.small_quiet)
-        if one is not None
-    )
+def _is_of_one_length(evidence: Evidence) -> bool:
+    """Whether all updates almost without noise that have a gradient are equally long."""
+    lengths = evidence.found.quiet.lengths
+    if not are_tied(lengths):
+        return False
+    trainings = [one for one in (evidence.found.quiet, evidence.found.small_quiet) if one]
+    least = min(one.lengths[one.drawn.any(axis=2)].min(initial=np.inf) for one in trainings)
+    return bool(least >= (1 - EXACT) * lengths.max())
 
 
 def _range(scales: Array) -> str:
