@@ -1,15 +1,24 @@
 """How many of the wrong loops `dpcanary check` finds by name, and whether right ones pass.
 
-    python -m benchmarks.check [--other-settings] [--seed N]
+    python -m benchmarks.check [LIST ...] [--other-settings] [--seed N] [--markdown]
 
-Prints two tables; that of docs/check.md is made by `--markdown`.
+Prints two tables for each list: `main`, `further`, and `blind`, which were written from the
+documentation alone. Those of docs/check_score.md are made by `--markdown`.
 """
 
 import argparse
 import logging
+import sys
 import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tqdm import tqdm
 
 from benchmarks import (
+    blind_loops,
+    blind_right_loops,
+    further_loops,
     jax_loops,
     loops,
     unseen_clipping_loops,
@@ -18,6 +27,7 @@ from benchmarks import (
     unseen_sampling_loops,
 )
 from benchmarks.loops import Loop
+from benchmarks.planted import markdown_table
 from dpcanary.own_training import MechanismCheck
 from dpcanary.printing import print_table
 
@@ -41,10 +51,23 @@ OTHER_SETTINGS = {
 }
 
 
+def named(loops: Mapping[str, tuple[Callable[..., Any], str, object]]) -> tuple[Loop, ...]:
+    """Loops of a blind list, which says in words what is wrong or unusual."""
+    return tuple(Loop(name, train) for name, (train, *_) in loops.items())
+
+
+# Wrong loops and right ones.
+LISTS = {
+    "main": ((*WRONG, *NOT_FOUND), RIGHT),
+    "further": (further_loops.WRONG, further_loops.RIGHT),
+    "blind": (named(blind_loops.WRONG), named(blind_right_loops.RIGHT)),
+}
+
+
 def found_as(loop: Loop, found: MechanismCheck) -> str:
     """The properties that fail, first those that name the error; empty if none of these does."""
-    failing = [one.name for one in found.findings if not one.holds]
-    named = [name for name in loop.found_by if name in failing]
+    failing = [finding.name for finding in found.ranked if not finding.holds]
+    named = [name for name in loop.found_by or failing[:1] if name in failing]
     others = len(failing) - len(named)
     return ", ".join([*named, *([f"{others} more"] if others else [])]) if named else ""
 
@@ -52,6 +75,7 @@ def found_as(loop: Loop, found: MechanismCheck) -> str:
 def main() -> None:
     """Runs all loops."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("lists", nargs="*", choices=LISTS, metavar="LIST", default=[*LISTS])
     parser.add_argument("--other-settings", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--markdown", action="store_true")
@@ -59,18 +83,23 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     settings = {"seed": arguments.seed, **(OTHER_SETTINGS if arguments.other_settings else {})}
-    rows = [
-        (loop.name, found_as(loop, loop.check(**settings)) or "not found")
-        for loop in (*WRONG, *NOT_FOUND)
-    ]
-    if arguments.markdown:
-        print("\n".join(f"| {name} | {how} |" for name, how in rows))
-    else:
-        print_table(["wrong loop", "found by"], rows)
-    found = sum(how != "not found" for _, how in rows)
-    print(f"\n{found} of {len(rows)} are found by name.\n")
-    passes = [(loop.name, "passes" if loop.check(**settings).passes else "FAILS") for loop in RIGHT]
-    print_table(["right loop", ""], passes)
+    for title in arguments.lists:
+        wrong, right = LISTS[title]
+        rows = [
+            (loop.name, found_as(loop, loop.check(**settings)) or "not found")
+            for loop in tqdm(wrong, unit="loop", file=sys.stderr)
+        ]
+        passes = [
+            (loop.name, "passes" if loop.check(**settings).passes else "FAILS")
+            for loop in tqdm(right, unit="loop", file=sys.stderr)
+        ]
+        for columns, table in ((["wrong loop", "found by"], rows), (["right loop", ""], passes)):
+            if arguments.markdown:
+                print("\n".join(markdown_table(columns, table)))
+            else:
+                print_table(columns, table)
+        found = sum(how != "not found" for _, how in rows)
+        print(f"\n{title}: {found} of {len(rows)} wrong loops are found.\n")
 
 
 if __name__ == "__main__":

@@ -121,6 +121,34 @@ def rates_after_noise(sums: Tensors, noise: Tensors, step: Step) -> Tensors:
     return added({name: factors[name] * own for name, own in sums.items()}, noise, step)
 
 
+def a_step_later(module: nn.Module, means: Tensors, step: Step) -> None:
+    past = step.memory.get("means")
+    step.memory["means"] = means
+    if past:
+        moved(module, past, step)
+
+
+def every_third(module: nn.Module, means: Tensors, step: Step) -> None:
+    """Noisy gradients of three steps are added up and used at once."""
+    past = step.memory.get("means", {name: torch.zeros_like(own) for name, own in means.items()})
+    step.memory["means"] = {name: own + past[name] for name, own in means.items()}
+    if step.number % 3 == 2:
+        moved(module, step.memory.pop("means"), step)
+
+
+def projected_weights(module: nn.Module, means: Tensors, step: Step) -> None:
+    moved(module, means, step)
+    own = dict(module.named_parameters())
+    with torch.no_grad():
+        length = length_of({name: value.detach() for name, value in own.items()})
+        for value in own.values():
+            value *= min(1.0, 1.5 / length)
+
+
+def rounded(module: nn.Module, means: Tensors, step: Step) -> None:
+    moved(module, {name: (own * 200).round() / 200 for name, own in means.items()}, step)
+
+
 def mean_of_two(module: nn.Module, means: Tensors, step: Step) -> None:
     past = step.memory.get("means", {name: torch.zeros_like(own) for name, own in means.items()})
     step.memory["means"] = means
@@ -434,6 +462,21 @@ def by_clean_length(module: nn.Module, means: Tensors, step: Step) -> None:
     moved(module, {name: own * factor for name, own in means.items()}, step)
 
 
+def undone_by_clean_loss(module: nn.Module, means: Tensors, step: Step) -> None:
+    """A step is undone where it makes the loss of the private records larger."""
+
+    def loss() -> float:
+        with torch.no_grad():
+            outputs = module.eval()(step.features)
+            module.train()
+            return float(nn.functional.cross_entropy(outputs, step.labels))
+
+    before, state = loss(), deepcopy(module.state_dict())
+    moved(module, means, step)
+    if loss() > before:
+        module.load_state_dict(state)
+
+
 def _loop(name: str, *found_by: str, **changes: Any) -> Loop:
     return Loop(name, partial(by_hand, **changes), found_by)
 
@@ -458,6 +501,7 @@ WRONG = (
     _loop("clipped to 1.5, not C", CLIPPING, sums=clipped_to_one),
     _loop("every record twice", SCALE, sums=duplicates),
     _loop("clipped by the clean length", SCALE, CONSTANT, move=by_clean_length),
+    _loop("steps undone by the clean loss", UPDATES, move=undone_by_clean_loss),
     Loop("C rises without its noise", of_schedule(rises, noise=False), (CLIPPING, SCALE)),
     Loop("twice C without its noise", of_schedule(lambda number: 2.0, noise=False), (CLIPPING,)),
 )
@@ -478,6 +522,10 @@ RIGHT = (
     Loop("Opacus, averaged at the end", opacus_averaged),
     _loop("Nesterov's momentum by hand", move=nesterov_by_hand),
     _loop("learning rates of tensors", move=rates_of_their_own),
+    _loop("used a step later", move=a_step_later),
+    _loop("every third step", move=every_third),
+    _loop("weights projected onto a ball", move=projected_weights),
+    _loop("noisy gradients rounded", move=rounded),
     _loop("mean of two noisy gradients", move=mean_of_two),
     _loop("pulled to the start", move=pulled_to_start),
     _loop("clipped once more to .5", move=clipped_once_more(0.5)),

@@ -1,6 +1,6 @@
 """The check of a training loop against the mechanism that is accounted for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from textwrap import fill
 from typing import Any
@@ -11,18 +11,22 @@ from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.findings import CheckResult
 from dpcanary.mechanism_check import clipping, noise, sampling
-from dpcanary.mechanism_check.clipping import DUPLICATES
+from dpcanary.mechanism_check.clipping import DEPENDS_ON_MORE, DUPLICATES, UPDATES
 from dpcanary.mechanism_check.evidence import EXACT
 from dpcanary.mechanism_check.findings import TestedFinding, findings_of, level_of_each
 from dpcanary.mechanism_check.measurements import (
     FRAMEWORKS,
+    NoNoisySumsError,
     Plan,
     Settings,
     Train,
     measure,
+    slow_enough,
 )
 from dpcanary.mechanism_check.postprocessing import without_postprocessing
 from dpcanary.mechanism_check.probe import MOST_MOVED, NORMS, NUM_SILENT
+from dpcanary.mechanism_check.replay import depends_on_sums_alone
+from dpcanary.mechanism_check.sampling import SAMPLING_RATE
 from dpcanary.program import progress
 
 # All properties, in the order in which they are shown.
@@ -235,8 +239,45 @@ def check_mechanism(
     with progress(plan.total, "training") as bar:
         found = without_postprocessing(measure(train, plan, bar.update))
     findings = findings_of(found, PROPERTIES, significance=level)
+    if framework == "torch" and not all(own.holds and own.judged for own in findings):
+        findings = _by_sums(train, plan, findings, level)
     not_seen = _blind_spots(plan, level_of_each(level, PROPERTIES))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)
+
+
+def _by_sums(
+    train: Train, plan: Plan, findings: list[TestedFinding], level: float
+) -> list[TestedFinding]:
+    """The findings, or those on noisy sums where these say more.
+
+    They do if parameters depend on noisy sums alone, which then are the mechanism, or if noisy sums
+    are right and parameters depend on records in another way as well.
+    """
+    plan = replace(plan, settings=slow_enough(train, plan), by_sums=True)
+    num_failing = sum(not finding.holds for finding in findings)
+    try:
+        alone = depends_on_sums_alone(train, plan)
+        if num_failing and not alone:
+            return findings
+        with progress(plan.total, "noisy sums") as bar:
+            found = measure(train, plan, bar.update)
+    except (InputError, NoNoisySumsError):
+        return findings
+    of_sums = findings_of(found, PROPERTIES, significance=level)
+    num_failing_sums = sum(not finding.holds for finding in of_sums)
+    if alone:
+        # What shows no draws of records is something else than noisy sums.
+        shows_draws = all(own.holds for own in of_sums if own.name == SAMPLING_RATE)
+        fewer_fail = num_failing_sums < num_failing or not num_failing
+        return of_sums if shows_draws and fewer_fail else findings
+    if num_failing_sums or depends_on_sums_alone(train, plan, same_seed=True):
+        return findings
+    return [
+        replace(finding, measured=DEPENDS_ON_MORE, note="", holds=False, judged=True, p_value=0.0)
+        if finding.name == UPDATES
+        else finding
+        for finding in of_sums
+    ]
 
 
 def assert_mechanism(train: Train, **settings: Any) -> None:

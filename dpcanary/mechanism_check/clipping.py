@@ -14,6 +14,11 @@ from dpcanary.mechanism_check.probe import TENSORS, Array
 _LOW_PRECISION = 1e-2
 # Of what moves where nothing should, over what a gradient of norm C moves.
 _NOTHING = 0.01
+UPDATES = "updates"
+DEPENDS_ON_MORE = (
+    "parameters depend on records beside the noisy sums: trainings on other records that were given"
+    " the same noisy sums, batches and random numbers ended elsewhere"
+)
 DUPLICATES = "as if records were in their batch more than once"
 # Norms over C that no clipping but that to one norm changes.
 _SMALL = 0.12
@@ -73,16 +78,17 @@ def _updates(evidence: Evidence) -> Measured:
             f"{quiet.optimizer} is given noisy gradients alone, which are what is checked here:"
             " what it does with them is post-processing, and epsilon is not changed"
         )
+    if evidence.found.by_sums:
+        text = "parameters depend on records through noisy sums alone"
+        notes.append(
+            "the tests are those of the noisy sums. What follows these is post-processing, epsilon"
+            " is not changed: trainings on other records that were given the same noisy sums ended"
+            " at the same parameters"
+        )
     if evidence.found.filter:
         notes.append(
             f"{evidence.found.filter} after the noise: post-processing, epsilon is not changed; it"
             " was undone for the other tests"
-        )
-    least, most = evidence.found.rates
-    if most > least:
-        notes.append(
-            f"tensors have learning rates from {least:.3g} to {most:.3g} of the usual one, for"
-            " gradients and noise alike: post-processing, which was undone for the other tests"
         )
     if evidence.found.weight_decay:
         notes.append(
@@ -287,7 +293,7 @@ PROPERTIES = (
         is_random=False,
     ),
     Property(
-        "updates",
+        UPDATES,
         "parameters are moved by noisy gradients, and by what follows from these, alone",
         _updates,
         "something else than the noisy gradients reaches the parameters",

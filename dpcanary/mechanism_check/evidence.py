@@ -177,7 +177,9 @@ def _noise(found: Measurements, noisy: Array) -> Tensors:
     shape = (*noisy.shape[:2], -1)
     places = {tensor.name: silent[:, :, list(tensor.values)].reshape(shape) for tensor in TENSORS}
     names = [f"{tensor.name} beside gradients" for tensor in TENSORS[:3]]
-    names.append("hidden.* beside gradients")
+    if np.abs(found.quiet.across[..., 3, :]).max(initial=0.0) < _SMALL_PART:
+        # Weight and bias of the hidden layer may be clipped to limits of their own.
+        names.append("hidden.* beside gradients")
     places |= {name: across[:, :, row] for row, name in enumerate(names)}
     least = found.quiet.parts[..., found.quiet.records.classes == 0]
     if found.settings.noise_multiplier >= LEAST_NOISE and np.abs(least).max() < _SMALL_PART:

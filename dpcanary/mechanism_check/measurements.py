@@ -1,20 +1,23 @@
 """Updates of short trainings on the probes, in the units that the accountant assumes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
+from math import sqrt
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpcanary.errors import InputError
 from dpcanary.global_generators import seed_global_generators
+from dpcanary.mechanism_check.noisy_sums import SumsMode, steps_of
 from dpcanary.mechanism_check.probe import (
     Array,
     Probe,
@@ -34,11 +37,16 @@ from dpcanary.mechanism_check.trace import (
 from dpcanary.randomness import generator
 
 
+class NoNoisySumsError(Exception):
+    """A loop computes no noisy sum for each step and parameter, as far as `SumsMode` sees."""
+
+
 class Purpose(IntEnum):
     """Part of every stream's key: never reuse or change a number, in any package."""
 
     MECHANISM_CHECK = 23  # the seeds of trainings on probes
     BATCH_SIZES = 24  # drawn no more: the law of batch sizes is computed; the number stays taken
+    REPLAYS = 28  # the seeds of trainings that get noisy sums of others
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ Train = Callable[[Any, Any, Settings], object]
 # Trains a probe once.
 Run = Callable[[Settings], Trace]
 # As good as no noise; many libraries refuse 0.
-_QUIET = 1e-7
+QUIET = 1e-7
 # The expected batch size of the small datasets, whose batches are often empty, and the largest
 # sample rate at which they are.
 SMALL_BATCH, _MOST_RATE = 2, 0.9
@@ -92,7 +100,8 @@ _MOST_COMPILED = 200
 class Plan:
     """What is measured: so many trainings of each kind, of so many steps.
 
-    The noise and the seed of the settings are replaced. The framework is one of `FRAMEWORKS`.
+    The noise and the seed of the settings are replaced. The framework is one of `FRAMEWORKS`. With
+    `by_sums`, updates are the noisy sums that a loop in PyTorch computes, whatever follows them.
     """
 
     settings: Settings
@@ -100,6 +109,7 @@ class Plan:
     num_trainings: int
     seed: int
     framework: str = "torch"
+    by_sums: bool = False
 
     @property
     def num_small(self) -> int:
@@ -200,12 +210,12 @@ class Measurements:
         failed: what such a small training raised.
         filter: of noisy gradients, which was undone (`postprocessing`), in words; empty if none.
         weight_decay: which was undone as well, over the learning rate.
-        rates: the smallest and the largest learning rate of a tensor over the usual one, undone.
         dense: trainings almost without noise, on few records of many components.
         frozen: tensors that are not trained in some steps, in words.
         limits: the smallest and the largest C of a step over that of the settings.
         unclear: what is done with noisy gradients that hides properties; in words, with the names
             of these.
+        by_sums: whether updates are noisy sums, of which the parameters are a function (`replay`).
     """
 
     settings: Settings
@@ -216,11 +226,11 @@ class Measurements:
     failed: str = ""
     filter: str = ""
     weight_decay: float = 0.0
-    rates: tuple[float, float] = (1.0, 1.0)
     dense: Trainings | None = None
     frozen: str = ""
     limits: tuple[float, float] = (1.0, 1.0)
     unclear: tuple[tuple[str, frozenset[str]], ...] = ()
+    by_sums: bool = False
 
     @property
     def num_updates(self) -> int:
@@ -230,19 +240,20 @@ class Measurements:
 
 def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> Measurements:
     """Runs all trainings; raises an InputError if one fails or diverges."""
-    plan = replace(plan, settings=_slow_enough(train, plan))
+    if not plan.by_sums:
+        plan = replace(plan, settings=slow_enough(train, plan))
     settings = plan.settings
-    quiet_settings = replace(settings, noise_multiplier=_QUIET)
+    quiet_settings = replace(settings, noise_multiplier=QUIET)
     found: list[Trainings | None] = []
     failed = ""
-    with _one_thread():
+    with one_thread():
         for kind in range(4):
             is_small, wanted = kind >= 2, (settings if kind % 2 else quiet_settings)
             count = plan.num_small if is_small else plan.num_records
             if not count or failed:
                 found.append(None)
                 continue
-            records = _records(wanted, count)
+            records = records_of(wanted, count)
             try:
                 found.append(_trainings(train, records, wanted, plan, kind, on_progress))
             except InputError as error:
@@ -254,7 +265,16 @@ def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> M
     quiet, noisy, small_quiet, small_noisy = found
     assert quiet is not None
     assert noisy is not None
-    return Measurements(settings, quiet, noisy, small_quiet, small_noisy, failed, dense=dense)
+    return Measurements(
+        settings,
+        quiet,
+        noisy,
+        small_quiet,
+        small_noisy,
+        failed,
+        dense=dense,
+        by_sums=plan.by_sums,
+    )
 
 
 def _dense(
@@ -273,16 +293,16 @@ def _dense(
     return _trainings(train, records, settings, fewer, 4, on_progress, plan.num_trainings)
 
 
-def _slow_enough(train: Train, plan: Plan) -> Settings:
+def slow_enough(train: Train, plan: Plan) -> Settings:
     """The settings, with a learning rate that suits the loop's optimiser.
 
     Adam and its like move parameters by the learning rate, however small gradients are. What they
     are given does not depend on it, so it is chosen for the probe.
     """
-    settings = replace(plan.settings, noise_multiplier=_QUIET, num_steps=2, seed=plan.seed)
-    records = _records(settings, plan.num_records)
-    with _one_thread(), FRAMEWORKS[plan.framework](train, records) as run:
-        trace = _trained(run, settings)
+    settings = replace(plan.settings, noise_multiplier=QUIET, num_steps=2, seed=plan.seed)
+    records = records_of(settings, plan.num_records)
+    with one_thread(), FRAMEWORKS[plan.framework](train, records) as run:
+        trace = trained(run, settings)
     if not trace.steps or not all(_is_known(step) and not is_plain(step) for step in trace.steps):
         return plan.settings
     moved = max(float(np.abs(b - a).max()) for a, b in pairwise(trace.states))
@@ -290,8 +310,8 @@ def _slow_enough(train: Train, plan: Plan) -> Settings:
     chosen = replace(settings, learning_rate=settings.learning_rate * slower)
     if slower < _SLOW:
         # Else the probe's gradients would vanish, and look as if their records were in no batch.
-        with _one_thread(), FRAMEWORKS[plan.framework](train, records) as run:
-            states = _trained(run, chosen).states
+        with one_thread(), FRAMEWORKS[plan.framework](train, records) as run:
+            states = trained(run, chosen).states
         again = max((float(np.abs(b - a).max()) for a, b in pairwise(states)), default=0.0)
         if again > moved / 2:
             raise InputError(
@@ -302,7 +322,8 @@ def _slow_enough(train: Train, plan: Plan) -> Settings:
     return replace(plan.settings, learning_rate=chosen.learning_rate)
 
 
-def _records(settings: Settings, count: int) -> ProbeRecords:
+def records_of(settings: Settings, count: int) -> ProbeRecords:
+    """So many records for trainings at these settings."""
     return probe_records(
         num_records=count,
         max_grad_norm=settings.max_grad_norm,
@@ -311,7 +332,7 @@ def _records(settings: Settings, count: int) -> ProbeRecords:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """On so small modules, a second thread that waits for a core takes far longer than it saves."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -331,7 +352,7 @@ def _trainings(
     num_of_a_kind: int | None = None,
 ) -> Trainings:
     traces = []
-    with FRAMEWORKS[plan.framework](train, records) as run:
+    with _runner(plan)(train, records) as run:
         for index in range(plan.num_trainings):
             draws = generator(
                 seed=plan.seed,
@@ -339,12 +360,16 @@ def _trainings(
                 index=kind * (num_of_a_kind or plan.num_trainings) + index,
             )
             seed = int(draws.integers(2**31))
-            traces.append(_trained(run, replace(settings, seed=seed)))
+            trace = trained(run, replace(settings, seed=seed))
+            if plan.by_sums and not trace.noisy_steps:
+                raise NoNoisySumsError
+            traces.append(trace)
             on_progress(1)
-    return _joined(traces, records, settings)
+    return _joined(traces, records, settings, by_sums=plan.by_sums)
 
 
-def _trained(run: Run, settings: Settings) -> Trace:
+def trained(run: Run, settings: Settings) -> Trace:
+    """Trains a probe; raises an InputError if that fails or diverges."""
     seed_global_generators(settings.seed)
     try:
         trace = run(settings)
@@ -368,18 +393,46 @@ def _with_torch(train: Train, records: ProbeRecords) -> Iterator[Run]:
     def run(settings: Settings) -> Trace:
         trace = Trace()
         probe = Probe(records, trace)
-        parameters = [*probe.parameters()]
-        trace.keep(parameters)
-        with trace.of(probe):
-            steps = train(probe, dataset, settings)
-            if isinstance(steps, GeneratorType):
-                trace.by_yields = True
-                for _ in steps:
-                    trace.keep(parameters)
-        trace.end(parameters)
+        _train_probe(train, probe, dataset, settings)
         return trace
 
     yield run
+
+
+def _train_probe(train: Train, probe: Probe, dataset: Any, settings: Settings) -> None:
+    """Trains once; the probe's trace then has what was seen."""
+    trace, parameters = probe.trace, [*probe.parameters()]
+    trace.keep(parameters)
+    trace.last_called = trace.states[0]
+    with trace.of(probe):
+        steps = train(probe, dataset, settings)
+        if isinstance(steps, GeneratorType):
+            trace.by_yields = True
+            for _ in steps:
+                trace.keep(parameters)
+    trace.end(parameters)
+
+
+@contextmanager
+def with_sums(train: Train, records: ProbeRecords, given: Sequence[Tensor] = ()) -> Iterator[Run]:
+    """Trains probes and keeps their noisy sums; those that are given take the loop's place."""
+    dataset = records.dataset()
+
+    def run(settings: Settings) -> Trace:
+        trace = Trace()
+        probe = Probe(records, trace)
+        shapes = [parameter.shape for parameter in probe.parameters()]
+        with SumsMode(shapes, lambda: trace.last_called, given) as mode:
+            _train_probe(train, probe, dataset, settings)
+        trace.sums = [own.values for own in mode.seen]
+        trace.noisy_steps = steps_of(mode.seen, shapes)
+        return trace
+
+    yield run
+
+
+def _runner(plan: Plan) -> Callable[[Train, ProbeRecords], AbstractContextManager[Run]]:
+    return with_sums if plan.by_sums else FRAMEWORKS[plan.framework]
 
 
 @contextmanager
@@ -415,9 +468,11 @@ def _with_jax(train: Train, records: ProbeRecords) -> Iterator[Run]:
 FRAMEWORKS = {"torch": _with_torch, "jax": _with_jax}
 
 
-def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> Trainings:
+def _joined(
+    traces: list[Trace], records: ProbeRecords, settings: Settings, *, by_sums: bool
+) -> Trainings:
     """The updates of all trainings that all have."""
-    by_gradients = all(
+    by_gradients = not by_sums and all(
         trace.steps and all(not is_plain(step) and _is_known(step) for step in trace.steps)
         for trace in traces
     )
@@ -427,6 +482,12 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
     moved_of, before_of, replay_error, stray = [], [], 0.0, 0.0
     is_averaged = False
     for trace in traces:
+        if by_sums:
+            assert trace.noisy_steps is not None
+            before = [step.state for step in trace.noisy_steps]
+            moved_of.append([-step.values.astype(np.float64) for step in trace.noisy_steps])
+            before_of.append(before)
+            continue
         if by_gradients:
             given = [step for step in trace.steps if step.gradients.any()]
             before = [step.state for step in given]
@@ -437,14 +498,12 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
             replay_error = max(replay_error, error.after / records.step)
         else:
             states = _between_steps(trace)
-            if _ends_with_average(trace, states, settings.num_steps):
-                states, is_averaged = states[:-1], True
             wide = [state.astype(np.float64) for state in states]
             before = states[:-1]
             moved_of.append([b - a for a, b in pairwise(wide)])
         stray = max(stray, _stray(trace, states))
         before_of.append(before)
-    unit = records.step / settings.learning_rate if by_gradients else records.step
+    unit = records.step / settings.learning_rate if by_gradients or by_sums else records.step
     num_updates = np.array([len(moved) for moved in moved_of])
     common = int(min(num_updates.min(), settings.num_steps))
     columns = records.num_columns
@@ -454,6 +513,8 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
         rows = [np.stack(own[:common]) if common else np.empty((0, size)) for own in flat]
         return by_column(np.stack(rows).astype(np.float64), columns)
 
+    if by_sums:
+        unit = _unit_of_sums(stacked(moved_of), records, settings)
     in_all = [
         np.sum(moved, axis=0) if moved else np.zeros(records.start.size) for moved in moved_of
     ]
@@ -471,6 +532,14 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
     )
 
 
+def _unit_of_sums(sums: Array, records: ProbeRecords, settings: Settings) -> float:
+    """C, or C over the expected batch size if noise is added to means: by the noise's scale."""
+    limit, mean = settings.max_grad_norm, records.step / settings.learning_rate
+    silent = sums[..., len(records.sizes) * records.width :]
+    scale = sqrt(float((silent**2).mean())) / settings.noise_multiplier
+    return limit if scale > sqrt(limit * mean) else mean
+
+
 def _between_steps(trace: Trace) -> list[Flat]:
     """The parameters between steps: before those of an optimiser if gradients are taken elsewhere.
 
@@ -484,19 +553,6 @@ def _between_steps(trace: Trace) -> list[Flat]:
     for state in [*(step.state for step in trace.steps), trace.states[-1]]:
         append_changed(states, state)
     return states
-
-
-def _ends_with_average(trace: Trace, states: Sequence[Flat], num_steps: int) -> bool:
-    """Whether a loop that says when its steps are done averages the parameters after them.
-
-    An average lies in the span of the parameters of all steps; one step more does not.
-    """
-    if not trace.by_yields or len(states) != num_steps + 2 or num_steps < 4:
-        return False
-    basis = _basis(states[:-1], [])
-    gap = states[-1].astype(np.float64) - states[0]
-    step = float(np.median([np.linalg.norm(b - a) for a, b in pairwise(states)]))
-    return bool(np.linalg.norm(gap - basis @ (basis.T @ gap)) < _IN_SPAN * step)
 
 
 class _ReplayError(NamedTuple):

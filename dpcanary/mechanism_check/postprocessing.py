@@ -1,14 +1,13 @@
 """What a loop does to updates after the noise. It is undone if possible: then the tests apply."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from math import sqrt
 
 import numpy as np
 
 from dpcanary.mechanism_check.measurements import PRESENT, Measurements, Trainings
-from dpcanary.mechanism_check.probe import TENSORS, VALUES_OF_COLUMN, Array
+from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Relative deviations of what is carried over between steps.
 _CARRIED = 1e-3
@@ -16,11 +15,6 @@ _CARRIED = 1e-3
 _SEEN = 1e-3
 # The noise went through the same filter as the gradients if less of it remains in the next step.
 _SAME_FILTER = 0.1
-
-
-# A step is an average of parameters if more of its square than this lies along earlier steps, and
-# of that of the step before it less than this.
-_ALONG_EARLIER, _AT_FIRST = 0.5, 0.3
 # Updates have the largest length if they are as close to it; so many of them, at least, if noisy
 # gradients or sums are clipped.
 _TIED, _SHARE_TIED, _LEAST_TIED = 1e-3, 0.05, 5
@@ -32,9 +26,6 @@ _EQUAL = 0.02
 _SAME_LIMIT = 0.1
 # C of a step: from norms that are clipped for sure, and from those that are not; up to this.
 _CLIPPED_FROM, _WHOLE_UP_TO, _LIMITS_FIT = 5.0, 0.12, 0.02
-
-# Factors of tensors fit all records up to this, and those of the noise, which is random, to this.
-_FIT, _SAME_RATE = 0.01, 0.05
 
 SKIPPED = "some steps are skipped, only where there is noise"
 # What hides which properties.
@@ -49,27 +40,25 @@ _DRAWS = {
 def without_postprocessing(found: Measurements) -> Measurements:
     """Without what is done with noisy gradients and parameters, as far as it can be undone.
 
-    Averages of parameters at the end, tensors that are frozen in some steps, a C that changes with
-    its noise, weight decay, and momentum that noise and gradients share.
+    Tensors that are frozen in some steps, a C that changes with its noise, weight decay, and
+    momentum that noise and gradients share. Whatever else follows the noise is looked at by replays
+    (`replay`), which take longer.
     """
     if not found.num_updates:
         return found
     found = replace(found, unclear=_unclear(found))
-    if not found.quiet.optimizer:
-        found = _without_average(found)
     found = _with_limits(_with_frozen(found))
     if found.quiet.optimizer:
         return found
-    found = _with_one_rate(found)
     decay = _weight_decay(found.quiet)
     if decay:
         found = _changed(found, lambda one: one.moved + decay * one.before / one.records.step)
     found = replace(found, weight_decay=decay / found.settings.learning_rate)
     carried = carried_over(found.quiet)
-    for name, undone in _filters(carried) if carried else ():
-        candidate = _changed(found, partial(_with_moved, undone))
+    if 0 < abs(carried) < 1:
+        candidate = _changed(found, lambda one: _without_momentum(one.moved, carried))
         if _carries_nothing(candidate) and abs(carried_noise(candidate.noisy)) < _SAME_FILTER:
-            return replace(candidate, filter=name)
+            return replace(candidate, filter=f"momentum of {carried:.3g}")
     return found
 
 
@@ -113,32 +102,6 @@ def _leaves_out(silent: Array) -> bool:
     present = np.where(rows > 0, rows, np.nan)
     is_gap = np.nanmin(present, axis=1) > _LEAST_LEFT * np.nanmedian(present, axis=1)
     return bool(((rows == 0).mean(axis=1) > _SHARE_LEFT_OUT).mean() > 0.9 and is_gap.mean() > 0.9)
-
-
-def _without_average(found: Measurements) -> Measurements:
-    """Without the last update, if it leads to an average of the parameters."""
-    moved = found.noisy.moved
-    if moved.shape[1] < 4:
-        return found
-    rows = moved.reshape(*moved.shape[:2], -1)
-    last, before = (
-        float(np.mean([_along_earlier(own, step) for own in rows])) for step in (-1, -2)
-    )
-    if last < _ALONG_EARLIER or before > _AT_FIRST:
-        return found
-
-    def shorter(one: Trainings) -> Trainings:
-        return replace(one, before=one.before[:, :-1], is_averaged=True)
-
-    found = _changed(found, lambda one: one.moved[:, :-1])
-    return _replaced(found, shorter)
-
-
-def _along_earlier(updates: Array, step: int) -> float:
-    """The part of an update's square that lies along those before it."""
-    basis = np.linalg.qr(updates[:step].T)[0]
-    own = updates[step]
-    return float(((basis.T @ own) ** 2).sum() / max(float((own**2).sum()), 1e-30))
 
 
 def _with_frozen(found: Measurements) -> Measurements:
@@ -260,32 +223,6 @@ def _limits(quiet: Trainings) -> tuple[Array, Array] | None:
     return (found, np.array(scales)) if np.abs(found - 1).max() > _CARRIED * 2 else None
 
 
-def _with_one_rate(found: Measurements) -> Measurements:
-    """As if tensors had the same learning rate, where a factor is that of gradients and noise.
-
-    The factors are those of gradients, which are exact; the noise is then tested as always.
-    """
-    quiet = found.quiet
-    shown = quiet.drawn & (quiet.norms > _SEEN)
-    parts = np.abs(np.moveaxis(quiet.parts, 2, -1)[shown])
-    usual = np.median(parts, axis=1, keepdims=True) if len(parts) else np.zeros(0)
-    if not usual.all() or not len(usual):
-        return found
-    factors = np.median(parts / usual, axis=0)
-    # Each record has an equal share of its gradient in each tensor, also if it is clipped.
-    if np.abs(factors - 1).max() < 2 * _CARRIED or np.abs(parts / usual / factors - 1).max() > _FIT:
-        return found
-    silent = [found.noisy.silent[:, :, list(tensor.values)] for tensor in TENSORS]
-    noise = np.array([sqrt(float((own**2).mean())) for own in silent]) / factors
-    if not noise.all() or noise.max() > (1 + _SAME_RATE) * noise.min():
-        return found
-    of_values = np.ones(VALUES_OF_COLUMN)
-    for tensor, factor in zip(TENSORS, factors, strict=True):
-        of_values[list(tensor.values)] = factor
-    found = _changed(found, lambda one: one.moved / of_values[:, None])
-    return replace(found, rates=(float(factors.min()), float(factors.max())))
-
-
 def _changed(found: Measurements, updates: Callable[[Trainings], Array]) -> Measurements:
     """With other updates."""
 
@@ -308,52 +245,10 @@ def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> 
     )
 
 
-def _with_moved(undone: Callable[[Array], Array], trainings: Trainings) -> Array:
-    return undone(trainings.moved)
-
-
-def _filters(carried: float) -> Iterator[tuple[str, Callable[[Array], Array]]]:
-    """Filters of noisy gradients that carry so much into the next update, and what undoes them.
-
-    Updates have the shape (R, T, ...). All filters are linear in the gradients of earlier steps.
-    """
-    if abs(carried) < 1:
-        yield f"momentum of {carried:.3g}", partial(_without_recursion, first=1.0, memory=carried)
-    if carried > 0:
-        # An update is g + m v of the velocity v after the step: (1 + m) g + m^2 (v before it).
-        momentum = (carried + sqrt(carried**2 + 4 * carried)) / 2
-        if momentum < 1:
-            yield (
-                f"Nesterov's momentum of {momentum:.3g}",
-                partial(_without_recursion, first=1 + momentum, memory=momentum, share=momentum**2),
-            )
-        for first in (1.0, 0.5):
-            yield "a mean over two steps", partial(_without_mean, first=first)
-    else:
-        yield (
-            f"a pull to the start of {-carried:.3g}",
-            lambda moved: moved - carried * (np.cumsum(moved, axis=1) - moved),
-        )
-
-
-def _without_recursion(
-    moved: Array, *, first: float, memory: float, share: float | None = None
-) -> Array:
-    """The gradients g of updates u = first g + share v, where v becomes memory v + g."""
-    share = memory if share is None else share
-    gradients, velocity = np.empty_like(moved), np.zeros_like(moved[:, 0])
-    for step in range(moved.shape[1]):
-        gradients[:, step] = (moved[:, step] - share * velocity) / first
-        velocity = memory * velocity + gradients[:, step]
-    return gradients
-
-
-def _without_mean(moved: Array, *, first: float) -> Array:
-    """The gradients of updates that are means over two steps; the first is a part of its own."""
-    gradients = np.empty_like(moved)
-    gradients[:, 0] = moved[:, 0] / first
-    for step in range(1, moved.shape[1]):
-        gradients[:, step] = 2 * moved[:, step] - gradients[:, step - 1]
+def _without_momentum(moved: Array, momentum: float) -> Array:
+    """The gradients of updates of the shape (R, T, ...) that are velocities."""
+    gradients = moved.copy()
+    gradients[:, 1:] -= momentum * moved[:, :-1]
     return gradients
 
 

@@ -17,6 +17,7 @@ from dpcanary.mechanism_check.laws import (
 )
 from dpcanary.mechanism_check.measurements import DENSE_RATE, PRESENT_IN_DENSE, Trainings
 
+SAMPLING_RATE = "sampling rate"
 # Batches of at least so many records are compared with each other.
 _LEAST_COMPARED = 3
 Drawn = NDArray[np.bool_]
@@ -241,7 +242,7 @@ def _drawn_in_all(quiet: Trainings) -> NDArray[np.float64]:
 
 PROPERTIES = (
     Property(
-        "sampling rate",
+        SAMPLING_RATE,
         "every record is in a batch with the sample rate",
         _sampling_rate,
         "batches are larger or smaller than accounted, or records have rates of their own:"

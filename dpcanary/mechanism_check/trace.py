@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,13 @@ from torch.nn.utils import vector_to_parameters
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 Flat = NDArray[np.float32]
+
+
+class NoisyStep(NamedTuple):
+    """The noisy sum of a step, flat, and the parameters at which its gradients were taken."""
+
+    values: Flat
+    state: Flat
 
 
 @dataclass
@@ -44,12 +51,18 @@ class Trace:
         called: parameters with which the module was called in training; others than those of the
             states if gradients are taken elsewhere.
         by_yields: whether the loop says when a step is done. Then its calls do not show steps.
+        last_called: parameters of the last call in training.
+        sums: noisy sums in the order of the loop, if they were looked for.
+        noisy_steps: the same by step; None if they are not one for each parameter.
     """
 
     states: list[Flat] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
     called: list[Flat] = field(default_factory=list)
     by_yields: bool = False
+    last_called: Flat = field(default_factory=lambda: np.zeros(0, np.float32))
+    sums: list[Tensor] = field(default_factory=list)
+    noisy_steps: list[NoisyStep] | None = None
     # States that evaluation shows as well; what is evaluated may be an average.
     _with_evaluation: list[Flat] = field(default_factory=list)
 
@@ -67,6 +80,7 @@ class Trace:
         if not self.by_yields:
             append_changed(self._with_evaluation, state)
         if in_training:
+            self.last_called = state
             append_changed(self.called, state)
             if not self.by_yields:
                 append_changed(self.states, state)

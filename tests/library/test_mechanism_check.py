@@ -94,29 +94,24 @@ NOTES = {
     "SGD with momentum": "SGD is given noisy gradients alone",
     "momentum by hand": "momentum of 0.8 after the noise: post-processing",
     "weight decay by hand": "weight decay of 0.1: post-processing",
-    "Nesterov's momentum by hand": "Nesterov's momentum of 0.7 after the noise",
-    "learning rates of tensors": "tensors have learning rates from 0.36 to 2.78 of the usual one",
-    "mean of two noisy gradients": "a mean over two steps after the noise",
-    "pulled to the start": "a pull to the start of 0.05 after the noise",
     "schedule by hand": "updates are 0.3074 to 1 times the learning rate",
     "sums, not means": "updates are 20 times the learning rate",
     "normalising clipping (AUTO-S)": "n C / (n + 0.01 C) of a norm n (AUTO-S)",
     "scaled to C": "every gradient is scaled to norm C",
     "L1 clipping": "gradients above C get norms of 0.3",
-    "moving average at the end": "parameters are set to averages of those of several steps",
     "Opacus, averaged at the end": "parameters are set to averages of those of several steps",
     "sum projected onto a ball": "sums longer than 3 C are projected onto a ball",
     "twice C with its noise": "C is 2 times that of the settings, and the noise with it",
     "C falls with its noise": "C is 0.496 to 1 times that of the settings in different steps",
     "first layer frozen": "not trained: first.weight in 24 of 24 steps",
 }
-# What cannot be judged of loops, and is not called wrong.
-NOT_JUDGED = {
-    "clipped once more to .5": "noisy gradients are clipped to, or given, one length",
-    "of length 1": "noisy gradients are clipped to, or given, one length",
-    "largest tenth of values": "only the largest values of noisy gradients are used",
-    "Adam by hand": "the first step moves all parameters equally far",
-    "long gradients skipped": "some steps are skipped, only where there is noise",
+# Loops whose noisy sums are looked at, since what follows the noise hides properties of updates.
+REPLAYED = {
+    *("Nesterov's momentum by hand", "learning rates of tensors", "mean of two noisy gradients"),
+    *("pulled to the start", "moving average at the end", "average of all at the end"),
+    *("clipped once more to .5", "of length 1", "largest tenth of values", "Adam by hand"),
+    *("long gradients skipped", "used a step later", "weights projected onto a ball"),
+    *("noisy gradients rounded", "every third step"),
 }
 
 
@@ -126,10 +121,9 @@ def assert_right(loop) -> None:
     for text in ("A right mechanism fails with a probability of at most 0.001", "Not seen by"):
         assert text in str(found)
     notes = [one.note for one in found.findings]
-    said = NOTES.get(loop.name) or NOT_JUDGED.get(loop.name, "")
+    said = NOTES.get(loop.name, "given the same noisy sums" if loop.name in REPLAYED else "")
     assert any(said in note for note in notes), notes
-    assert loop.name not in NOT_JUDGED or "empty batches" in found.not_judged
-    assert ("Nothing speaks against what could be judged." in str(found)) == bool(found.not_judged)
+    assert not found.not_judged
 
 
 @pytest.mark.long
@@ -139,7 +133,7 @@ def test_right_loops_pass(loop):
 
 
 # One of each kind is in every run of the tests.
-QUICK = {"opposing noise flipped", "C falls with its noise"}
+QUICK = {"opposing noise flipped", "C falls with its noise", "steps undone by the clean loss"}
 FURTHER = [
     pytest.param(
         loop, marks=() if loop.name in QUICK else pytest.mark.long, id=loop.name.replace(" ", "-")

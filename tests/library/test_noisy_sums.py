@@ -1,0 +1,179 @@
+"""Noisy sums of a loop are seen however they are written, and replays show what else matters."""
+
+from math import pi
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.loops import by_hand, moved
+from dpcanary.mechanism_check.measurements import FRAMEWORKS, Plan, Settings, records_of, with_sums
+from dpcanary.mechanism_check.noisy_sums import SumsMode, steps_of
+from dpcanary.mechanism_check.replay import depends_on_sums_alone
+
+SHAPES = [torch.Size([2, 3]), torch.Size([3, 2]), torch.Size([3]), torch.Size([2, 3])]
+SCALE = 0.7
+
+
+def draw(shape, source):
+    return torch.randn(shape, generator=source)
+
+
+def like(total, source):
+    torch.manual_seed(source.initial_seed())
+    return torch.randn_like(total)
+
+
+def in_place(total, source):
+    total += SCALE * draw(total.shape, source)
+    return total
+
+
+def by_uniform_numbers(total, source):
+    first, second = (torch.rand(total.shape, generator=source) for _ in range(2))
+    return total - SCALE * torch.sqrt(-2 * torch.log(1 - first)) * torch.cos(2 * pi * second)
+
+
+WAYS = {
+    "sum": lambda total, source: total + SCALE * draw(total.shape, source),
+    "noise first": lambda total, source: draw(total.shape, source) * SCALE + total,
+    "in place": in_place,
+    "like the sum": lambda total, source: total + SCALE * like(total, source),
+    "alpha": lambda total, source: total.add(draw(total.shape, source), alpha=SCALE),
+    "difference": lambda total, source: torch.sub(total, SCALE * draw(total.shape, source)),
+    "mean of a draw": lambda total, source: torch.normal(total, SCALE, generator=source),
+    "two halves": lambda total, source: (
+        total + (draw(total.shape, source) + draw(total.shape, source)) * SCALE / 2
+    ),
+    "into an empty tensor": lambda total, source: (
+        total + torch.empty(total.shape).normal_(0, SCALE, generator=source)
+    ),
+    "a list at once": lambda total, source: torch._foreach_add(
+        [total], [SCALE * draw(total.shape, source)]
+    )[0],
+    "wide": lambda total, source: (
+        total.double() + SCALE * torch.randn(total.shape, generator=source, dtype=torch.float64)
+    ),
+    "other numbers": by_uniform_numbers,
+}
+
+
+def noisy_sums(add, *, seed, given=()):
+    """Sums of ours with noise, as a loop computes them, and what the mode saw of them."""
+    source = torch.Generator().manual_seed(seed)
+    with SumsMode(SHAPES, lambda: np.full(1, seed, np.float32), given) as mode:
+        own = [add(seed * torch.ones(shape), source) for _ in range(2) for shape in SHAPES]
+        # Neither parameters that move nor decisions by random numbers are noisy sums.
+        torch.zeros(2, 3).sub_(own[0])
+        torch.ones(2, 3) + (torch.rand(2, 3, generator=source) < 0.5).float()
+    return own, mode.seen
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sums_are_seen_and_exchanged_however_noise_is_added(way):
+    own, seen = noisy_sums(WAYS[way], seed=1)
+    assert [tensor.shape for tensor in own] == 2 * SHAPES
+    assert all(map(torch.equal, own, [each.values for each in seen]))
+    steps = steps_of(seen, SHAPES)
+    flat = torch.cat([tensor.flatten() for tensor in own]).float().numpy()
+    assert np.array_equal(np.concatenate([step.values for step in steps]), flat)
+    assert all(step.state == [1.0] for step in steps)
+    others, _ = noisy_sums(WAYS[way], seed=2, given=[each.values for each in seen])
+    assert all(map(torch.equal, own, others))
+
+
+def test_a_vector_of_all_parameters_is_a_step_and_an_incomplete_step_is_none():
+    with SumsMode(SHAPES, lambda: np.zeros(1, np.float32)) as mode:
+        flat = torch.arange(21.0) + torch.randn(21)
+        step = steps_of(mode.seen, SHAPES)
+        torch.ones(3, 2) + torch.randn(3, 2)
+    assert len(step) == 1
+    assert np.array_equal(step[0].values, flat.numpy())
+    assert steps_of(mode.seen, SHAPES) is None
+    assert steps_of([], SHAPES) is None
+
+
+def scaled_by(factor):
+    """SGD whose steps are multiplied by something."""
+
+    def move(module, means, step):
+        own = factor(module, step)
+        moved(module, {name: own * value for name, value in means.items()}, step)
+
+    return move
+
+
+def clean_loss(module, step):
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(module.eval()(step.features), step.labels)
+    module.train()
+    return float(loss)
+
+
+def largest_feature(module, step):
+    return float(step.features.max())
+
+
+def size_of_batch(module, step):
+    return 1 / max(1, len(step.memory["chosen"]))
+
+
+def number_of_step(module, step):
+    return 0.9**step.number
+
+
+def random_factor(module, step):
+    return float(torch.rand((), generator=step.source))
+
+
+def parameters_themselves(module, step):
+    return 1 / (1 + float(sum(value.detach().square().sum() for value in module.parameters())))
+
+
+@pytest.mark.parametrize(
+    ("factor", "alone", "with_same_seed"),
+    [
+        (clean_loss, False, False),
+        (largest_feature, False, False),
+        (size_of_batch, False, True),
+        (random_factor, False, True),
+        (number_of_step, True, True),
+        (parameters_themselves, True, True),
+    ],
+)
+def test_what_follows_the_noise_may_depend_on_noisy_sums_alone(factor, alone, with_same_seed):
+    settings = Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0)
+    plan = Plan(settings, num_records=60, num_trainings=10, seed=3)
+
+    def train(module, dataset, settings):
+        by_hand(module, dataset, settings, move=scaled_by(factor))
+
+    assert depends_on_sums_alone(train, plan) == alone
+    assert depends_on_sums_alone(train, plan, same_seed=True) == with_same_seed
+
+
+def test_gradients_at_parameters_that_do_not_follow_from_noisy_sums_show():
+    """The loop moves parameters by the clean sum for the next gradient, and back."""
+
+    def move(module, means, step):
+        back = step.memory.get("clean", {name: 0 * value for name, value in means.items()})
+        step.memory["clean"] = {name: value / step.size for name, value in step.parts.items()}
+        change = {name: means[name] - back[name] + step.memory["clean"][name] for name in means}
+        moved(module, change, step)
+
+    def train(module, dataset, settings):
+        by_hand(module, dataset, settings, move=move)
+        yield
+
+    plan = Plan(Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0), 60, num_trainings=10, seed=3)
+    assert not depends_on_sums_alone(train, plan)
+
+
+def test_a_training_is_the_same_whether_its_sums_are_looked_at_or_not():
+    settings = Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=4)
+    ends = []
+    for runner in (FRAMEWORKS["torch"], with_sums):
+        with runner(by_hand, records_of(settings, 60)) as run:
+            ends.append(run(settings).states[-1])
+    assert np.array_equal(*ends)
