@@ -1,6 +1,6 @@
 """How many of the wrong loops `dpcanary check` finds by name, and whether right ones pass.
 
-    python -m benchmarks.check [LIST ...] [--other-settings] [--seed N] [--markdown]
+    python -m benchmarks.check [--lists LIST ...] [--other-settings] [--seed N] [--markdown]
 
 Prints two tables for each list: `main`, `further`, and `blind`, which were written from the
 documentation alone. Those of docs/check_score.md are made by `--markdown`.
@@ -75,7 +75,7 @@ def found_as(loop: Loop, found: MechanismCheck) -> str:
 def main() -> None:
     """Runs all loops."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lists", nargs="*", choices=LISTS, metavar="LIST", default=[*LISTS])
+    parser.add_argument("--lists", nargs="+", choices=LISTS, default=[*LISTS])
     parser.add_argument("--other-settings", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--markdown", action="store_true")
