@@ -16,7 +16,7 @@ from dpcanary.mechanism_check.measurements import (
     with_sums,
 )
 from dpcanary.mechanism_check.probe import ProbeRecords
-from dpcanary.mechanism_check.trace import Trace
+from dpcanary.mechanism_check.trace import Flat, Trace
 from dpcanary.randomness import generator
 
 # Pairs of trainings of each kind.
@@ -59,10 +59,13 @@ def _is_same(
         second = trained(run, replace(settings, seed=other_seed))
     if len(first.sums) != len(second.sums) or not (first.noisy_steps and second.noisy_steps):
         return False
-    at = {state.tobytes() for state in (*first.states, *first.called)}
-    return all(step.state.tobytes() in at for step in second.noisy_steps) and _ends_equal(
-        first, second
-    )
+    at = {_key(state) for state in (*first.states, *first.called)}
+    return all(_key(step.state) in at for step in second.noisy_steps) and _ends_equal(first, second)
+
+
+def _key(state: Flat) -> bytes:
+    """Equal for equal parameters: adding 0 makes -0.0 to 0.0."""
+    return (state + 0.0).tobytes()
 
 
 def _others(records: ProbeRecords) -> ProbeRecords:
