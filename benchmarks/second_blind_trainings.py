@@ -169,8 +169,6 @@ def _bypass(run, rows, labels):
 def plain_epoch_start():
     """Each epoch starts with a step without privacy."""
     run = _Run()
-    run.model.disable_hooks()
-    run.model.enable_hooks()
 
     def epoch(_):
         run.model.disable_hooks()
@@ -250,7 +248,7 @@ def steps_taken_back():
 
 
 def half_of_records():
-    """Only half of each batch is trained on, but the other half is chosen by its loss."""
+    """Of each batch, the half with the highest losses is trained on, so records choose others."""
     run = _Run()
 
     def step(rows, labels):
