@@ -161,8 +161,8 @@ def hardest_records():
 
 
 def infinite_root():
-    """The root's gradient is infinite at values that are cut to zero."""
-    return _rows(lambda h: torch.sqrt(torch.relu(h)))
+    """The root's gradient is infinite at zero, so that of units that are off is NaN."""
+    return _rows(lambda h: torch.sqrt(torch.relu(h) ** 2))
 
 
 def group_norm():
