@@ -1,6 +1,6 @@
 """The check of a user's own model, loss and records in every gradient mode of Opacus."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -166,9 +166,11 @@ def check_model(
         findings = [_mixing(mixing, dropout, random), state, finite]
         is_alone = mixing is None and finite.holds
         if is_alone:
-            weights = weights_in_loss(copied, batch, criterion)
+            weights = [
+                weights_in_loss(copied, rows, criterion) for rows in (batch, _unbalanced(batch))
+            ]
             findings.append(_loss(checked, weights))
-            is_alone = weights is not None
+            is_alone = all(own is not None for own in weights)
         # Gradients of single records are not compared where a record has none of its own.
         findings += (
             _gradients(checked, model, optimizer, on_estimate)
@@ -327,7 +329,14 @@ def _state(untouched: nn.Module, batch: Batch, others: Batch) -> Finding:
     )
 
 
-def _loss(checked: _Checked, weights: Tensor | None) -> Finding:
+def _unbalanced(batch: Batch) -> Batch:
+    """As many records, all but one of them the first: weights by a batch's labels differ then."""
+    differs = (batch.labels != batch.labels[0]).reshape(len(batch), -1).any(dim=1)
+    other = int(differs.int().argmax()) or len(batch) - 1
+    return batch.rows([0] * (len(batch) - 1) + [other])
+
+
+def _loss(checked: _Checked, weights: Sequence[Tensor | None]) -> Finding:
     expected = "a batch's loss is the mean or the sum of the records' own losses"
     meaning = (
         "the loss of a record depends on the others of its batch, as in contrastive losses, or in a"
@@ -335,10 +344,11 @@ def _loss(checked: _Checked, weights: Tensor | None) -> Finding:
         " record alone. Take the mean of each record's own loss"
     )
     name = "loss of one record"
-    if weights is None:
+    known = [own for own in weights if own is not None]
+    if len(known) < len(weights):
         return Finding(name, expected, "it depends on other records", False, meaning)
     count = len(checked.batch)
-    scaled = weights * count
+    scaled = torch.cat(known) * count
     low, high = float(scaled.min()), float(scaled.max())
     note = _note_on_probabilities(checked.model, checked.batch, checked.loss)
     is_sum = abs(low / count - 1) < 1e-2 and abs(high / count - 1) < 1e-2

@@ -203,6 +203,7 @@ class WatchedOptimizer:
         self._rows, self._noised, self._next_trial = 0.0, False, 0
         self._local: NoiseSeen | None = None
         self._last_told: StepTold | None = None
+        self._is_trial = False  # whether gradients of ours are being clipped
         self._removers: list[Callable[[], object]] = []
 
     @property
@@ -360,6 +361,8 @@ class WatchedOptimizer:
 
     def _accumulate(self, inner: Callable[[], object]) -> object:
         """Counts the records of a batch, or of a part of one."""
+        if self._is_trial:
+            return inner()
         norms = self._model.norms
         if hasattr(self._optimizer, "accumulate"):
             rows = nan if norms is None else float(len(norms))
@@ -586,6 +589,7 @@ class WatchedOptimizer:
         in_half = max(_TRIALS, min(_TRIALS_IN_HALF, _MOST_NUMBERS // total))
         count = in_half if rounding > _TOLERANCE / 2 else _TRIALS
         left = 0.0
+        self._is_trial = True
         with _set_aside(optimizer, self._parameters):
             for factor in np.geomspace(_LONG, 1.2, count):
                 size = float(factor) * norm / total**0.5
@@ -593,9 +597,10 @@ class WatchedOptimizer:
                     gradient = torch.full_like(parameter.detach(), size, dtype=dtype)
                     parameter.grad_sample = gradient.unsqueeze(0)
                     parameter.summed_grad = None
-                type(optimizer).clip_and_accumulate(optimizer)
+                optimizer.clip_and_accumulate()  # as the training does, whoever has replaced it
                 squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
                 left = max(left, sum(squares) ** 0.5 / norm)
+        self._is_trial = False
         self.recorder.saw_clipped_norm(left)
         if left > 1 + max(_TOLERANCE, _ROUNDINGS * rounding):
             self._contradiction(

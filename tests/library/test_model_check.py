@@ -327,6 +327,12 @@ def padded():
     return inputs, labels
 
 
+def balanced(outputs, labels):
+    """Classes weigh the same in a batch, however many records they have in it."""
+    weights = 1 / (1 + torch.bincount(labels, minlength=3).float())
+    return nn.functional.cross_entropy(outputs, labels, weight=weights)
+
+
 MIXING, STATE, FINITE = "records do not mix", "state of the model", "finite numbers"
 LOSS, TRAINED = "loss of one record", "trained parameters"
 BEFORE_OUT, BACKWARD = "they do in what comes before out", "they do in the backward pass of"
@@ -370,6 +376,7 @@ WRONG = {
         "words padded": (language_model, "times as much as alone", *padded(), TokenLoss()),
         "contrastive": (LINEAR, "it depends on other records", *data(6), contrastive),
         "weights of classes": (LINEAR, "times as much as alone", *data(6), WEIGHTED),
+        "weights by a batch's labels": (LINEAR, "times as much as alone", *data(6), balanced),
     },
     TRAINED: {
         "adapter": (
