@@ -26,10 +26,11 @@ def record_by_record(module, dataset, settings):
     module.train()
     for _ in range(settings.num_steps):
         total = torch.zeros_like(parameters_to_vector(parameters))
-        for place in np.flatnonzero(random.random(len(dataset)) < settings.sample_rate):
-            features, label = dataset[int(place)]
-            loss = cross_entropy(module(features[None]), label[None])
-            one = parameters_to_vector(torch.autograd.grad(loss, parameters)).detach()
+        drawn = np.flatnonzero(random.random(len(dataset)) < settings.sample_rate)
+        features, labels = dataset[drawn]
+        losses = cross_entropy(module(features), labels, reduction="none")
+        for loss in losses:
+            one = parameters_to_vector(torch.autograd.grad(loss, parameters, retain_graph=True))
             total += one / max(1.0, float(one.norm()) / settings.max_grad_norm)
         scale = settings.noise_multiplier * settings.max_grad_norm
         total += torch.from_numpy(random.normal(0, scale, len(total))).to(total.dtype)
