@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.utils import min_version
 
 min_version("9.10")
@@ -13,10 +12,8 @@ report: "report/workflow.rst"
 
 
 from dpcanary.results_lock import BY_COMMAND, hold_lock
-from dpcanary.workflow.endings import end_with_command, keep_one_timer
-from dpcanary.workflow.endings import print_failure, print_success
+from dpcanary.workflow.endings import end_with_command, print_failure, print_success
 
-keep_one_timer(JobScheduler)
 if workflow.is_main_process:
     end_with_command()
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from dpcanary.results_lock import BY_COMMAND
 
@@ -82,26 +81,3 @@ def failures(logs: Path, *, since: float) -> list[str]:
             name = path.relative_to(logs).with_suffix("")
             found.append(f"{name}: {errors[-1].removeprefix('error: ')}")
     return found
-
-
-def keep_one_timer(scheduler: Any) -> None:
-    """Makes Snakemake's job scheduler wait for one timer at a time.
-
-    While jobs wait, each look at them sets a timer for the next look, and each job that ends adds
-    a look, so the looks grow without end. After 100 jobs of a second beside 1,400 that wait, they
-    are a quarter of Snakemake's processor time, and their share grows with every job.
-    """
-    if not hasattr(scheduler, "_schedule_reevalutation"):
-        return
-
-    def wake(self: Any) -> None:
-        self._timer = None
-        self._open_jobs.release()
-
-    def look_again(self: Any, delay: float) -> None:
-        if getattr(self, "_timer", None) is None:
-            self._timer = threading.Timer(delay, wake, [self])
-            self._timer.daemon = True
-            self._timer.start()
-
-    scheduler._schedule_reevalutation = look_again
