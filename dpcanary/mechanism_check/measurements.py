@@ -46,7 +46,7 @@ class Purpose(IntEnum):
 
     MECHANISM_CHECK = 23  # the seeds of trainings on probes
     BATCH_SIZES = 24  # drawn no more: the law of batch sizes is computed; the number stays taken
-    REPLAYS = 28  # the seeds of trainings that get noisy sums of others
+    REPLAYS = 31  # the seeds of trainings that get noisy sums of others
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ PURPOSES = {  # Their numbers are part of the key of every stream, and never cha
         LOSS_LANDSCAPE=15 OTHER_LABELS=16 METAGRADIENT_SPLITS=18 METAGRADIENT_ORDERS=19
         SHUFFLED_CASE=25 ENCODING_LOSS=27""",
     source: "RECORDS=1 SYNTHETIC_RECORDS=9",
-    measurements: "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=28",
+    measurements: "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
     one_run: "OWN_TRAINING=22",
     training_settings: """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6 FIXED_BATCHES=7
         OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 PRETRAINING_BATCHES=21""",
@@ -82,7 +82,7 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
 
 def test_purposes_of_streams_are_distinct():
     numbers = [purpose.value for module in PURPOSES for purpose in module.Purpose]
-    assert sorted(numbers) == [*range(1, 29)]
+    assert sorted(numbers) == [*range(1, 28), 31]
     for module, purposes in PURPOSES.items():
         declared = {f"{purpose.name}={purpose.value}" for purpose in module.Purpose}
         assert declared == {*purposes.split()}
