@@ -218,7 +218,7 @@ _KINDS = (
             "the lowest rates, which depend on few models; its band should not lie below the "
             "solid curve as a whole. Nothing is assumed about the scores' distribution.",
         ),
-        keys=("panels", "proven"),
+        keys=("panels", "shown"),
     ),
     FigureKind(
         "gradient_norm",

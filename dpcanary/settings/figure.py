@@ -47,7 +47,7 @@ class Figure(ClosedModel):
         description="for figures of bounds: the audits' keys that tell lines of the same canary"
         " apart; by default none",
     )
-    proven: bool = Field(
+    shown: bool = Field(
         False,
         description="for trade_off: also draws what the bounds show: the Gaussian curve of the"
         " audited mu, and the most that conversion direct can show with as many models",

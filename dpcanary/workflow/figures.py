@@ -38,7 +38,7 @@ class FigureRules:
         audits = self._products.audits_of(name)
         places = {
             "summary": [f"summaries/{name}.tsv"],
-            "ceilings": [f"ceilings/{name}.tsv"] if self._figures[name].proven else [],
+            "ceilings": [f"ceilings/{name}.tsv"] if self._figures[name].shown else [],
             "ratios": [f"ratios/{name}.tsv"],
             "scores": [f"scores/{audit}.npz" for audit in audits],
             "profiles": [f"profiles/{audit}.tsv" for audit in audits],
@@ -49,7 +49,7 @@ class FigureRules:
     def settings(self, wildcards: Wildcards) -> str:
         """The settings of the job's figure, as JSON."""
         figure, kind = self._figures[wildcards.figure], self.kind(wildcards)
-        keys = [key for key in kind.keys if key != "proven"]  # which is shown by its file
+        keys = [key for key in kind.keys if key != "shown"]  # which is shown by its file
         settings = {key: getattr(figure, key) for key in ["note", *keys]}
         if figure.axis:
             settings["axis"] = figure.axis

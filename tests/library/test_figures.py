@@ -7,7 +7,15 @@ import figure_examples as examples
 import numpy as np
 import pandas as pd
 import pytest
-from figure_examples import FIXED, PROVEN, accuracies_of, draw, landscapes, membership, norms_of
+from figure_examples import (
+    FIXED,
+    SHOWN_BOUND,
+    accuracies_of,
+    draw,
+    landscapes,
+    membership,
+    norms_of,
+)
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import StepPatch
@@ -101,12 +109,12 @@ def test_trade_off_table_holds_measured_and_accounted_curves():
 
 def _attack(**changes: object) -> Attack:
     settings = {**FIXED, "canary_period": 1.0, "configuration": "first"}
-    known = {"audit": "one", "score": "coordinate", "settings": settings, "proven": PROVEN}
+    known = {"audit": "one", "score": "coordinate", "settings": settings, "shown": SHOWN_BOUND}
     return attack("random_dimension", noise_multiplier=4.0, **known | changes)
 
 
-def test_the_trade_off_of_membership_has_one_curve_and_what_is_proven_with_the_assumption_or_not():
-    figure, table = draw("trade_off", [_attack(proven=None)])
+def test_the_trade_off_of_membership_has_one_curve_and_what_is_shown_with_the_assumption_or_not():
+    figure, table = draw("trade_off", [_attack(shown=None)])
     bands = {"confidence_low", "confidence_high"}
     assert {*table["series"]} == {"accounted_add_remove", "measured"} | bands
     (axes,) = figure.axes
@@ -127,7 +135,7 @@ def test_the_trade_off_of_membership_has_one_curve_and_what_is_proven_with_the_a
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in below(figure)
     # Panels can be chosen, and repeats are shown once.
     settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
-    other = _attack(audit="other", settings=settings, proven=replace(PROVEN, mu=0.5))
+    other = _attack(audit="other", settings=settings, shown=replace(SHOWN_BOUND, mu=0.5))
     three = [other, _attack(), _attack(audit="again")]
     figure, table = draw("trade_off", three, panels=["canary_period"])
     assert titles(figure) == ["k = 1", "k = 5"]
