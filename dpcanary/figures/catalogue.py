@@ -20,6 +20,7 @@ class FigureKind:
         needs: keys of a figure in a config that it must have, and others must not.
         keys: keys that it may have.
         axis: the column of the summary on its axis, where this is fixed.
+        has_bounds: whether it shows lower bounds; a kind with the key `shown` only where it is set.
     """
 
     name: str
@@ -30,6 +31,7 @@ class FigureKind:
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
     axis: str | None = None
+    has_bounds: bool = True
 
     @property
     def is_by_runs(self) -> bool:
@@ -153,6 +155,7 @@ _KINDS = (
             "replace an input. A gradient canary is in the models of both worlds, so all of "
             "its models count as models with a canary.",
         ),
+        has_bounds=False,
     ),
     FigureKind(
         "adjacency_ratio",
@@ -171,6 +174,7 @@ _KINDS = (
             "add/remove epsilon is 0; the log of compare_adjacencies says why.",
         ),
         needs=("sample_rates", "noise_multipliers", "num_steps"),
+        has_bounds=False,
     ),
     FigureKind(
         "score_histograms",
@@ -189,6 +193,7 @@ _KINDS = (
             "The scores are those of the first repeat, as measured; nothing is assumed about "
             "their distribution.",
         ),
+        has_bounds=False,
     ),
     FigureKind(
         "trade_off",
@@ -238,6 +243,7 @@ _KINDS = (
             "has length C at every step by construction.",
         ),
         keys=("panels",),
+        has_bounds=False,
     ),
     FigureKind(
         "privacy_profile",
@@ -307,6 +313,7 @@ _KINDS = (
             "it (world 1).",
             "The dashed line is the threshold at which the loss changes its direction.",
         ),
+        has_bounds=False,
     ),
 )
 FIGURE_KINDS = {kind.name: kind for kind in _KINDS}
