@@ -54,10 +54,10 @@ _CAPTION_OF_BOUNDS = (
     "In an audit under substitute adjacency, a marker above the dashed line shows that the "
     "add/remove epsilon understates what an attacker learns about which of two records was "
     "used. Markers close to the solid line show that substitute accounting is tight.",
-    "The bounds use a valid threshold rule, unless a heading says otherwise: they are at most "
-    "the true epsilon with the confidence stated below the panels. The rule common in papers "
-    "picks the best threshold on the same scores; its bounds are not valid at that "
-    "confidence. Where such bounds are known, a note below the panels says how far they are "
+    "The bounds use a valid threshold rule, unless a heading or a note says otherwise: they "
+    "are at most the true epsilon with the confidence stated below the panels. The rule "
+    "common in papers picks the best threshold on the same scores; its bounds are not valid at "
+    "that confidence. Where such bounds are known, a note below the panels says how far they are "
     "from the valid ones.",
     "Points for fewer runs use the first runs of the same repeats, so the points of such a "
     "line are not independent. The note says whether each of them holds alone or all of a "
@@ -70,8 +70,8 @@ _CAPTION_OF_BOUNDS = (
     "figures by clipping norm or learning rate, all points of a panel have the same noise "
     "multiplier.",
     "The threshold rule, the conversion and the number of models behind every bound are named "
-    "below the panels. GDP conversion assumes that the attacker's error rates follow a "
-    "Gaussian trade-off curve.",
+    "below the panels. GDP conversion assumes that the mechanism's trade-off curve is "
+    "Gaussian.",
 )
 _CAPTION_OF_HIDDEN_STATE = (
     "Audited and exact epsilon of an adversary that inserts its gradient in the first step "
@@ -188,8 +188,8 @@ _KINDS = (
             "in its place; a gradient canary is +C in world 0 and -C in world 1. Under the "
             "other adjacencies, world 0 has the canary and world 1 has nothing. Both "
             "histograms have the same bins.",
-            "The less the two histograms overlap, the better the attack tells the worlds "
-            "apart, and the higher the lower bound on epsilon.",
+            "The less the two histograms overlap, the better the attack distinguishes the "
+            "worlds, and the higher the lower bound on epsilon.",
             "The scores are those of the first repeat, as measured; nothing is assumed about "
             "their distribution.",
         ),
