@@ -424,6 +424,21 @@ def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
     assert "40 batches in a pass, 3 passes" in below(figure)
 
 
+def test_a_line_of_shuffled_batches_has_a_gap_at_a_bound_of_zero():
+    """Its neighbours are not joined: that would show a bound that nobody has."""
+    summary = pd.concat(
+        examples.shuffled().query("noise_multiplier == 2").assign(noise_multiplier=noise)
+        for noise in (1.0, 2.0, 3.0)
+    )
+    is_poisson, is_middle = summary["sampling"] == "poisson", summary["noise_multiplier"] == 2
+    summary.loc[is_poisson & is_middle, "epsilon_lower"] = 0.0
+    summary["audit"] += summary["noise_multiplier"].astype(str)
+    figure, _ = draw("shuffling", summary)
+    axes = next(axes for axes in figure.axes if axes.get_title())
+    [poisson] = [line.get_ydata() for line in axes.get_lines() if line.get_marker() == "o"]
+    assert np.isnan(np.asarray(poisson, dtype=float)).tolist() == [False, True, False]
+
+
 def test_audited_and_exact_epsilon_by_step_and_by_threshold():
     figure, table = draw("hidden_state_by_step", landscapes())
     at = table.query("noise_multiplier == 8 and batch_size == 16 and step == 2")
@@ -458,4 +473,4 @@ def test_amplification_is_the_last_step_over_the_first_and_the_landscape_is_of_o
     last = table[table["step"] == 3]
     for world in ("world0", "world1"):
         assert np.trapezoid(last[world], last["position"]) == pytest.approx(1.0, abs=2e-3)
-    assert "B = 16, σ = 1, adjacency add_remove" in below(figure)  # noqa: RUF001
+    assert "B = 16, σ = 1, add/remove adjacency" in below(figure)  # noqa: RUF001
