@@ -209,7 +209,7 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
     accuracies = summary.groupby("audit")["test_accuracy"].last().dropna()
     if len(accuracies):
         low, high = accuracies.min(), accuracies.max()
-        text = f"{low:.1%}" if high - low < 5e-4 else f"{low:.1%} to {high:.1%}"
+        text = " to ".join(dict.fromkeys([f"{low:.1%}", f"{high:.1%}"]))
         yield f"Test accuracy of the models: {text}."
 
 
@@ -263,11 +263,18 @@ def in_words(table: pd.DataFrame) -> str:
         " is by chance, or an assumption does not hold (conversion `direct` makes none on the"
         " mechanism), or the training is not what was accounted."
     )
+    single = (
+        " Each single bound exceeds the truth with a probability of at most the significance, if"
+        " its assumptions hold."
+    )
+    invalid = " Bounds that are not valid may exceed the truth more often than the significance."
+    mixed = f"{invalid} Each single other bound does so with at most this probability, if its"
+    mixed += " assumptions hold."
     means = " A number that stands for several repeats, slots or seeds is their mean."
     return (
         "shown: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
-        f" accounted upper bounds.{compared if len(substitutes) else ''} Each single bound exceeds"
-        " the truth with a probability of at most the significance, if its assumptions hold."
+        f" accounted upper bounds.{compared if len(substitutes) else ''}"
+        + (single if is_valid.all() else mixed if is_valid.any() else invalid)
         + (broken if too_large else "")
         + (nothing if (table["shown"] == 0).any() else "")
         + (means if (table["bounds"] > 1).any() else "")

@@ -2,10 +2,11 @@
 
 Whoever adds runs after seeing a bound has chosen the number of runs by the scores. The bounds of
 most rules are then not valid. `looks.json`, in the folder of results, remembers what was seen.
+Tables, reports and figures say so.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -42,23 +43,56 @@ def with_unplanned_looks(
     summary: pd.DataFrame, folder: Path, audits: Mapping[str, Audit]
 ) -> pd.DataFrame:
     """The summary with bounds marked as not valid whose audits were looked at without a plan."""
-    path = folder / LOOKS
-    if not path.exists():
-        return summary
     marked = summary.copy()
-    for audit, numbers in read_json(path).items():
+    for audit, listed in _unplanned(folder, audits).items():
         rows = (marked["audit"] == audit) & marked["is_valid"]
         rows &= ~marked["threshold_rule"].map(lambda name: threshold_rule_named(name).anytime)
-        if audit not in audits or not rows.any():
-            continue
-        planned = (audits[audit].num_runs, *audits[audit].looks)
-        listed = ", ".join(f"{number:,}" for number in numbers if number not in planned)
-        if listed:
-            note = f"{LOOKED_BEFORE} {listed} runs); "
-            marked.loc[rows, "assumption"] = note + marked.loc[rows, "assumption"]
-            marked.loc[rows, "proof"] = Proof.NOT_VALID.value
-            marked.loc[rows, "is_valid"] = False
+        note = f"{LOOKED_BEFORE} {listed} runs); "
+        marked.loc[rows, "assumption"] = note + marked.loc[rows, "assumption"]
+        marked.loc[rows, "proof"] = Proof.NOT_VALID.value
+        marked.loc[rows, "is_valid"] = False
     return marked
+
+
+def unplanned_looks_in_words(
+    folder: Path, audits: Mapping[str, Audit], rules: Iterable[str]
+) -> str:
+    """Which bounds of a figure do not hold because they were made after a look without a plan.
+
+    Args:
+        folder: of the results.
+        audits: those in the figure.
+        rules: the threshold rules of the experiment.
+
+    Returns:
+        A note for the figure; empty if all of its bounds hold.
+    """
+    valid = [rule for rule in map(threshold_rule_named, rules) if rule.is_valid]
+    if all(rule.anytime for rule in valid):
+        return ""
+    unplanned = _unplanned(folder, audits)
+    parts = []
+    for listed in dict.fromkeys(unplanned.values()):
+        names = [audit for audit, numbers in unplanned.items() if numbers == listed]
+        of_all = len(names) == len(audits)
+        which = "all audits" if of_all else ", ".join(names)
+        parts.append(f"{which} (looked at before, with {listed} runs)")
+    if not parts:
+        return ""
+    kept = "; those of rule anytime hold" if any(rule.anytime for rule in valid) else ""
+    return f"NOT valid: the bounds of {' and of '.join(parts)}{kept}"
+
+
+def _unplanned(folder: Path, audits: Mapping[str, Audit]) -> dict[str, str]:
+    """The numbers of runs at which bounds were seen without a plan, listed for each such audit."""
+    path = folder / LOOKS
+    unplanned = {}
+    for audit, numbers in read_json(path).items() if path.exists() else ():
+        if audit in audits:
+            planned = (audits[audit].num_runs, *audits[audit].looks)
+            listed = ", ".join(f"{number:,}" for number in numbers if number not in planned)
+            unplanned |= {audit: listed} if listed else {}
+    return unplanned
 
 
 def _seen_in(folder: Path, experiment: Experiment) -> dict[str, list[int]]:

@@ -97,7 +97,7 @@ rule bound_ceiling:
         figure=any_of(
             name
             for name, figure in EXPERIMENT.settings.figures.items()
-            if figure.proven
+            if figure.shown
         ),
     conda:
         "../envs/estimation.yaml"

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from math import erf, sqrt
 from typing import TypeVar
 
 from dpcanary.accounting.mechanism import (
@@ -12,6 +11,7 @@ from dpcanary.accounting.mechanism import (
     Mechanism,
     Question,
 )
+from dpcanary.accounting.total_variation import is_within_delta
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.gdp import gdp_epsilon
@@ -169,21 +169,11 @@ def _answers(question: Question, steps: list[int], *, lower: bool) -> list[Epsil
     if question.method is AccountingMethod.GROUP_PRIVACY:
         return answers
     return [
-        EpsilonBounds(0.0, 0.0, 0.0) if _is_within_delta(question.after(count)) else bounds
+        EpsilonBounds(0.0, 0.0, 0.0)
+        if is_within_delta([question.mechanism.after(count)], delta=question.delta)
+        else bounds
         for count, bounds in zip(steps, answers, strict=True)
     ]
-
-
-def _is_within_delta(question: Question) -> bool:
-    """Whether delta alone covers all steps, so that epsilon is exactly 0.
-
-    Total variation distances of steps add up, and sampling multiplies that of a step's Gaussians by
-    the sample rate. Privacy loss distributions round losses up, and give a few 1e-6 here.
-    """
-    mechanism = question.mechanism
-    of_gaussians = erf(mechanism.adjacency.sensitivity / (sqrt(8) * mechanism.noise_multiplier))
-    total = mechanism.num_steps * mechanism.sample_rate * of_gaussians
-    return total * (1 + 1e-12) <= question.delta
 
 
 def accountant_for(method: AccountingMethod) -> tuple[Accountant, str]:

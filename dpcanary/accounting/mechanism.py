@@ -19,8 +19,8 @@ class AccountingMethod(Choice):
         GROUP_PRIVACY: substitute epsilon from add/remove epsilon (Theorem 4.1 of Pradhan et
             al.). Looser than the others.
         LOOSE: bounds that can always be computed: losses on a coarse grid, or Rényi divergences.
-            For where the others refuse; 3 to 8 % above them where they do not, and more where
-            sampling is rare.
+            For where the others refuse; at most 11 % above them in the tests' settings where they
+            do not, and more where sampling is rare.
     """
 
     PLD = "pld"

@@ -15,6 +15,7 @@ from dpcanary.accounting.mechanism import (
     Mechanism,
     raise_if_short_of_memory,
 )
+from dpcanary.accounting.total_variation import is_within_delta
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError
@@ -83,7 +84,13 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
         print(f"warning: trying loose instead: {error}", file=sys.stderr)
         add_remove, substitute = (_loose(merged, one, delta) for one in adjacencies)
         method = AccountingMethod.LOOSE
-    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, method)
+    epsilons = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
+    for adjacency in adjacencies:
+        if is_within_delta([Mechanism(adjacency, **vars(one)) for one in merged], delta=delta):
+            epsilons[adjacency] = 0.0
+    return EpsilonsByAdjacency(
+        epsilons[Adjacency.ADD_REMOVE], epsilons[Adjacency.SUBSTITUTE], nan, delta, method
+    )
 
 
 def _loose(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float:

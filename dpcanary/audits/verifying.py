@@ -27,6 +27,7 @@ from dpcanary.results_lock import locked
 from dpcanary.sealed import CHECKSUM, read_sealed_table, write_sealed_object
 from dpcanary.settings.experiment import Experiment, Settings, read_experiment
 from dpcanary.settings.products import Product, Products
+from dpcanary.unplanned_looks import LOOKS
 
 # What training leaves; these files are read as they are, unless some are replayed.
 OBSERVED = ("shards", "pretrained", "reference", "optimised")
@@ -201,6 +202,8 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
                     (root / beside.name).symlink_to(beside)
         for name in _files_in(results, observed):
             _link(copy / name, results / name)
+        if (results / LOOKS).exists():  # figures say at which numbers of runs bounds were seen
+            _link(copy / LOOKS, results / LOOKS)
         # Critical values that lie on this machine are not evidence.
         places = {"DPCANARY_CACHE": str(root / "cache")}
         if settings.archive:  # which may lie among results, or above the folder

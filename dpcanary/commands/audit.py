@@ -82,8 +82,8 @@ def audit(
 ) -> None:
     """Audit DP-SGD on your own data or model: how much does it reveal about one record?
 
-    Trains many models on two datasets that differ in one record, tells them apart, and prints what
-    this shows beside the accounted epsilons. Writes a config, results/NAME/audit.yaml, which
+    Trains many models on two datasets that differ in one record, distinguishes them, and prints
+    what this shows beside the accounted epsilons. Writes a config, results/NAME/audit.yaml, which
     `dpcanary run` takes. Before it trains, it times a few models and says how long all will take.
     The same command goes on after an interruption.
 

@@ -177,7 +177,7 @@ class JobList:
             yield _row("draw_figure", size=_FIGURE_FILES)
             if "summary" in kind.files:
                 yield _row("summarise")
-            if figure.proven:
+            if figure.shown:
                 yield _row("bound_ceiling")
             if kind.is_by_runs:
                 audits = sum(len(self.experiment.sweeps[sweep]) for sweep in figure.sweeps)

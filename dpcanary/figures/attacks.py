@@ -32,7 +32,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Proven:
+class ShownBound:
     """What can be shown from the scores of one repeat at one step.
 
     Attributes:
@@ -56,7 +56,7 @@ class Attack:
         world1_scores: shape (n1,).
         profiles: by adjacency; only the trade-off figure needs them.
         settings: further settings of the audit, by column of the summary.
-        proven: what is shown from these scores, if known.
+        shown: what is shown from these scores, if known.
     """
 
     audit: str
@@ -69,7 +69,7 @@ class Attack:
     score: str | None = None
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    proven: Proven | None = None
+    shown: ShownBound | None = None
 
     @property
     def row(self) -> dict[str, Any]:

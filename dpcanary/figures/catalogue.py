@@ -20,6 +20,7 @@ class FigureKind:
         needs: keys of a figure in a config that it must have, and others must not.
         keys: keys that it may have.
         axis: the column of the summary on its axis, where this is fixed.
+        has_bounds: whether it shows lower bounds; a kind with the key `shown` only where it is set.
     """
 
     name: str
@@ -30,6 +31,7 @@ class FigureKind:
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
     axis: str | None = None
+    has_bounds: bool = True
 
     @property
     def is_by_runs(self) -> bool:
@@ -52,10 +54,10 @@ _CAPTION_OF_BOUNDS = (
     "In an audit under substitute adjacency, a marker above the dashed line shows that the "
     "add/remove epsilon understates what an attacker learns about which of two records was "
     "used. Markers close to the solid line show that substitute accounting is tight.",
-    "The bounds use a valid threshold rule, unless a heading says otherwise: they are at most "
-    "the true epsilon with the confidence stated below the panels. The rule common in papers "
-    "picks the best threshold on the same scores; its bounds are not valid at that "
-    "confidence. Where such bounds are known, a note below the panels says how far they are "
+    "The bounds use a valid threshold rule, unless a heading or a note says otherwise: they "
+    "are at most the true epsilon with the confidence stated below the panels. The rule "
+    "common in papers picks the best threshold on the same scores; its bounds are not valid at "
+    "that confidence. Where such bounds are known, a note below the panels says how far they are "
     "from the valid ones.",
     "Points for fewer runs use the first runs of the same repeats, so the points of such a "
     "line are not independent. The note says whether each of them holds alone or all of a "
@@ -68,8 +70,8 @@ _CAPTION_OF_BOUNDS = (
     "figures by clipping norm or learning rate, all points of a panel have the same noise "
     "multiplier.",
     "The threshold rule, the conversion and the number of models behind every bound are named "
-    "below the panels. GDP conversion assumes that the attacker's error rates follow a "
-    "Gaussian trade-off curve.",
+    "below the panels. GDP conversion assumes that the mechanism's trade-off curve is "
+    "Gaussian.",
 )
 _CAPTION_OF_HIDDEN_STATE = (
     "Audited and exact epsilon of an adversary that inserts its gradient in the first step "
@@ -153,6 +155,7 @@ _KINDS = (
             "replace an input. A gradient canary is in the models of both worlds, so all of "
             "its models count as models with a canary.",
         ),
+        has_bounds=False,
     ),
     FigureKind(
         "adjacency_ratio",
@@ -171,6 +174,7 @@ _KINDS = (
             "add/remove epsilon is 0; the log of compare_adjacencies says why.",
         ),
         needs=("sample_rates", "noise_multipliers", "num_steps"),
+        has_bounds=False,
     ),
     FigureKind(
         "score_histograms",
@@ -184,11 +188,12 @@ _KINDS = (
             "in its place; a gradient canary is +C in world 0 and -C in world 1. Under the "
             "other adjacencies, world 0 has the canary and world 1 has nothing. Both "
             "histograms have the same bins.",
-            "The less the two histograms overlap, the better the attack tells the worlds "
-            "apart, and the higher the lower bound on epsilon.",
+            "The less the two histograms overlap, the better the attack distinguishes the "
+            "worlds, and the higher the lower bound on epsilon.",
             "The scores are those of the first repeat, as measured; nothing is assumed about "
             "their distribution.",
         ),
+        has_bounds=False,
     ),
     FigureKind(
         "trade_off",
@@ -218,7 +223,7 @@ _KINDS = (
             "the lowest rates, which depend on few models; its band should not lie below the "
             "solid curve as a whole. Nothing is assumed about the scores' distribution.",
         ),
-        keys=("panels", "proven"),
+        keys=("panels", "shown"),
     ),
     FigureKind(
         "gradient_norm",
@@ -238,6 +243,7 @@ _KINDS = (
             "has length C at every step by construction.",
         ),
         keys=("panels",),
+        has_bounds=False,
     ),
     FigureKind(
         "privacy_profile",
@@ -307,6 +313,7 @@ _KINDS = (
             "it (world 1).",
             "The dashed line is the threshold at which the loss changes its direction.",
         ),
+        has_bounds=False,
     ),
 )
 FIGURE_KINDS = {kind.name: kind for kind in _KINDS}

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.landscape_law import Law, exact_law
 from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.errors import InputError
@@ -263,6 +264,6 @@ def _draw_densities(axes: Axes, law: Law, index: int, step: int) -> pd.DataFrame
 def _landscape_note(first: "pd.Series[Any]") -> str:
     return (
         f"Landscape {first['landscape']}, B = {first['batch_size']:g}, σ ="  # noqa: RUF001
-        f" {first['noise_multiplier']:g}, adjacency {first['adjacency']}; the dashed line is the"
-        " threshold"
+        f" {first['noise_multiplier']:g}, {ADJACENCIES[first['adjacency']]} adjacency; the dashed"
+        " line is the threshold"
     )

@@ -136,7 +136,7 @@ def not_told_apart(audit: str, other: str, shown: Sequence[str]) -> InputError:
     *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in shown))
     return InputError(
         f"audits {audit} and {other} have the same {', '.join(alike)} and {last},"
-        " by which this figure tells audits apart: show them in different figures"
+        " by which this figure distinguishes audits: show them in different figures"
     )
 
 

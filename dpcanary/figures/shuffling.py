@@ -129,10 +129,11 @@ def _present(looks: dict[str, dict[str, Any]], table: pd.DataFrame) -> list[dict
 
 def _draw(axes: Axes, points: pd.DataFrame) -> None:
     for series, look in {**_ACCOUNTED, **_AUDITED}.items():
-        # A logarithmic axis has no 0.
-        curve = points[(points["series"] == series) & (points["epsilon"] > 0)]
-        if len(curve):
-            draw_line(axes, curve, _NOISE, look)
+        curve = points[points["series"] == series]
+        if (curve["epsilon"] > 0).any():
+            # A logarithmic axis has no 0: the line has a gap there.
+            shown = curve["epsilon"].where(curve["epsilon"] > 0)
+            draw_line(axes, curve.assign(epsilon=shown), _NOISE, look)
     axes.set_xscale("log")
     axes.set_yscale("log")
     log_ticks(axes, axis="x")

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.attacks import Attack, Profile, Proven
+from dpcanary.figures.attacks import Attack, Profile, ShownBound
 from dpcanary.figures.rows import valid_rows
 from dpcanary.files import write_atomically, write_text
 from dpcanary.provenance import KEY
@@ -62,29 +62,29 @@ def _attacks(files: Files) -> list[Attack]:
     settings = {str(row["audit"]): dict(row) for _, row in first.iterrows()}
     if missing := [attack.audit for attack in attacks if attack.audit not in settings]:
         raise InputError(f"the summary has no audit {missing[0]}: delete it and run again")
-    proven = _proven(summary, files["ceilings"][0]) if files["ceilings"] else {}
+    shown = _shown_bounds(summary, files["ceilings"][0]) if files["ceilings"] else {}
     return [
-        replace(one, settings=settings[one.audit], proven=proven.get(one.audit)) for one in attacks
+        replace(one, settings=settings[one.audit], shown=shown.get(one.audit)) for one in attacks
     ]
 
 
-def _proven(summary: pd.DataFrame, ceilings: Path) -> dict[str, Proven]:
+def _shown_bounds(summary: pd.DataFrame, ceilings: Path) -> dict[str, ShownBound]:
     """What is shown of each audit, from its first repeat after the last step."""
     table = read_table(ceilings, columns=("audit", "epsilon"))
     epsilons = dict(zip(table["audit"], table["epsilon"], strict=True))
     rows = valid_rows(summary)
-    proven = {}
+    shown = {}
     for audit, group in rows[rows["repeat"] == 0].groupby("audit"):
         if audit in epsilons:
             first = group.iloc[0]
             level = f"{100 * (1 - first['significance']):g} % confidence"
-            proven[str(audit)] = Proven(
+            shown[str(audit)] = ShownBound(
                 mu=float(group["mu_lower"].mean()),
                 ceiling=float(epsilons[audit]),
                 delta=float(first["delta"]),
                 stated=f"{first['threshold_rule']} rule, {level}",
             )
-    return proven
+    return shown
 
 
 def _norms(files: Files) -> "dict[str, Norms]":

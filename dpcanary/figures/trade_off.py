@@ -52,7 +52,7 @@ def draw_trade_off(
     """Draws a panel for each sample rate and noise, with a line for each canary.
 
     Of audits that differ in their seed alone, the first one is shown. Each attack has its
-    `profiles` under both adjacencies; if `proven` is known, the curves that it names are drawn too.
+    `profiles` under both adjacencies; if `shown` is known, the curves that it names are drawn too.
     The table has one row per point of a curve.
     """
     attacks = ordered(attacks, panels or MECHANISM)
@@ -64,7 +64,7 @@ def draw_trade_off(
         style.accounted_of_panel(accounted, rows.loc[place.of(rows).index, "adjacency"])
         for place in places
     ]
-    stated = dict.fromkeys(attack.proven.stated for attack in attacks if attack.proven)
+    stated = dict.fromkeys(attack.shown.stated for attack in attacks if attack.shown)
     figure, [grid] = make_frame(
         titles=[place.title for place in places],
         panel_size=(4.2, 3.9),
@@ -106,29 +106,29 @@ def _legend(
             [attack.row["adjacency"] for attack in attacks],
         ),
         ["fewest errors of any test:", *exact] if exact else [],
-        *_proven_legend(panels),
+        *_shown_legend(panels),
         [shade] if len(accounted) > 1 else [],
     ]
 
 
-def _proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
+def _shown_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
     """Groups of the legend; values that differ between panels stand in the panels' order."""
-    proven_attacks = [(one, one.proven) for panel in panels for one in panel if one.proven]
-    if not proven_attacks:
+    shown_attacks = [(one, one.shown) for panel in panels for one in panel if one.shown]
+    if not shown_attacks:
         return []
     by_panel = " (by panel)" if len(panels) > 1 else ""
     entries: list[Entry] = [f"shown under the Gaussian assumption{by_panel}:"]
-    series = dict.fromkeys(attack.series for attack, _ in proven_attacks)
+    series = dict.fromkeys(attack.series for attack, _ in shown_attacks)
     for one in series:
         mus = _listed(
-            [rounded_down(proven.mu) for attack, proven in proven_attacks if attack.series == one]
+            [rounded_down(shown.mu) for attack, shown in shown_attacks if attack.series == one]
         )
         name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
         entries.append(_gaussian(*one) | {"label": f"{name}Gaussian, audited μ = {mus}"})
     sizes = _listed(
-        [f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in proven_attacks]
+        [f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in shown_attacks]
     )
-    epsilons = _listed([rounded_up(proven.ceiling) for _, proven in proven_attacks])
+    epsilons = _listed([rounded_up(shown.ceiling) for _, shown in shown_attacks])
     label = f"direct: at most ε = {epsilons} with {sizes} scores"
     return [entries, ["could be shown without it:", _CEILING | {"label": label}]]
 
@@ -160,7 +160,7 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
     for name in [name for name in style.EXACT if name in panel[0].profiles]:
         fnr = accounted_false_negative_rate(_shared_profile(panel, name), rates)
         curves.append((f"exact_{name}", None, None, rates, fnr))
-    curves += _proven_curves(panel, rates)
+    curves += _shown_curves(panel, rates)
     for attack in panel:
         fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
         seen = (fpr > 0) & (fnr > 0)
@@ -176,14 +176,14 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
     return table[table["false_negative_rate"] >= lowest * 0.5].copy()
 
 
-def _proven_curves(panel: Sequence[Attack], rates: Array) -> list[_Curve]:
-    known = [(attack, attack.proven) for attack in panel if attack.proven]
+def _shown_curves(panel: Sequence[Attack], rates: Array) -> list[_Curve]:
+    known = [(attack, attack.shown) for attack in panel if attack.shown]
     curves: list[_Curve] = [
-        ("gaussian", attack.canary, attack.audit, rates, ndtr(-ndtri(rates) - proven.mu))
-        for attack, proven in known
+        ("gaussian", attack.canary, attack.audit, rates, ndtr(-ndtri(rates) - shown.mu))
+        for attack, shown in known
     ]
     if known:
-        highest = max((proven for _, proven in known), key=lambda proven: proven.ceiling)
+        highest = max((shown for _, shown in known), key=lambda shown: shown.ceiling)
         point = Profile(np.array([highest.delta]), np.array([highest.ceiling]))
         fnr = accounted_false_negative_rate(point, rates)
         curves.append(("direct_ceiling", None, None, rates, fnr))

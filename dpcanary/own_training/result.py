@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _STRONGER = (
-    " A record that changes the training more is told apart more easily: one with a wrong label,"
+    " A record that changes the training more is easier to detect: one with a wrong label,"
     " or an outlier. So is one by a score that looks at it alone, such as loss_difference. With"
     " more models, smaller differences count: dpcanary plan says how many the best attack needs."
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite, isinf, isnan, nan
 
 from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.estimation.settings import Conversion
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 
 
@@ -51,6 +52,7 @@ class Headline:
         is_real: whether the attack is one on a real record; None if it is not known.
         real: the strongest other attack on a real record, if there is one.
         test_accuracy: mean of the attacked models; NaN if it is not known.
+        conversion: that of the lower bound, which decides whose epsilon is bounded.
     """
 
     training: str
@@ -71,6 +73,7 @@ class Headline:
     is_real: bool | None = None
     real: OfRealRecord | None = None
     test_accuracy: float = nan
+    conversion: Conversion | None = None
 
     @property
     def bars(self) -> list[Bar]:
@@ -87,7 +90,7 @@ class Headline:
         if self.real:
             note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
             number = f"≥ {rounded_down(self.real.shown)}"
-            label = "Shown for a real record"
+            label = "Shown with a real record"
             label += f": mean of {self.real.bounds} bounds" if self.real.bounds > 1 else ""
             entries.append(("real", self.real.shown, number, label, note))
         ranked = sorted((one for one in entries if not isnan(one[1])), key=lambda one: one[1])
@@ -134,6 +137,18 @@ class Headline:
         return [sentence[:1].upper() + sentence[1:] for sentence in sentences]
 
     @property
+    def bounded(self) -> str:
+        """Whose epsilon the lower bound is about, as a sentence; empty if there is no valid one."""
+        if self.conversion is None or not self.is_valid:
+            return ""
+        if self.conversion is Conversion.DIRECT:
+            return "It bounds the epsilon of what the attacker saw of trainings on these data."
+        return (
+            "It bounds the epsilon of the mechanism, over all data and with all updates seen;"
+            " conversion direct bounds that of what the attacker saw."
+        )
+
+    @property
     def measured(self) -> str:
         """What else is known of the attacked models, as a sentence."""
         return "" if isnan(self.test_accuracy) else f"Test accuracy {self.test_accuracy:.1%}."
@@ -154,7 +169,7 @@ class Headline:
                 "Whether a record is in the data is protected by epsilon"
                 f" {rounded_up(self.add_remove)}, the number that most libraries report."
             )
-            yield f"What a record says is protected by epsilon {rounded_up(self.substitute)} only."
+            yield f"What a record says has only epsilon {rounded_up(self.substitute)}."
 
     def _real_sentences(self) -> Iterator[str]:
         """What a real record leaks, beside what a crafted one does."""
@@ -164,10 +179,10 @@ class Headline:
             yield "No audit here is of a real record, which may leak less."
             return
         number, attack = rounded_down(self.real.shown), self.real.attack
-        sentence = f"For a real record, at least {number} is shown, by an attack on {attack}."
+        sentence = f"With a real record, at least {number} is shown, by an attack on {attack}."
         if self.real.bounds > 1:
             sentence = (
-                f"For a real record, an attack on {attack} gives {number} on average over"
+                f"With a real record, an attack on {attack} gives {number} on average over"
                 f" {self.real.bounds} bounds; their mean has no confidence of its own."
             )
         if self.real.above:
@@ -290,7 +305,8 @@ def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[st
     """How scores became lower bounds."""
     of_conversions = {
         "gdp": "the largest mu of Gaussian differential privacy that the error rates allow was"
-        " converted to epsilon {nasr} {dong}; this assumes a Gaussian trade-off curve",
+        " converted to epsilon {nasr} {dong}; this assumes that the mechanism's trade-off"
+        " curve is Gaussian",
         "direct": "error rates were converted by the definition of (epsilon, delta)-differential"
         " privacy alone",
         "subsampled_gaussian": "error rates were compared with the exact curves of the subsampled"

@@ -10,6 +10,7 @@ from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import Proof, state_of_proof
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
@@ -134,6 +135,7 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         is_real=audit.adversary.is_real,
         real=_of_real_record(experiment, same_rule, last, row["audit"]),
         test_accuracy=settings["test_accuracy"],
+        conversion=Conversion(row["conversion"]),
     )
 
 
@@ -278,7 +280,7 @@ def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
         where = "the release" if experiment.settings.is_released else "the folder"
         yield "training", f"not recorded: {where} has no shards"
     yield "seed", str(experiment.settings.seed)
-    yield "verified", verified_in_words(folder) or "not as they are: see `dpcanary verify`"
+    yield "verified", verified_in_words(folder) or "not as they are now: see `dpcanary verify`"
     for name in ("summary.tsv", "experiment.json"):
         yield f"SHA-256 of {name}", sha256_of_file(folder / name)
     for name in experiment.settings.datasets:
@@ -295,14 +297,14 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
     if any(audit.is_trained and audit.num_slots == 1 for audit in audits):
         methods.add(
-            f"Models were trained on {worlds}, half of them on each, and a score told apart on"
+            f"Models were trained on {worlds}, half of them on each, and a score guessed on"
             " which of the two a model was trained. The success of the scores gave a lower bound"
             " on epsilon."
         )
     if any(audit.num_slots > 1 for audit in audits):
         methods.add(
             f"For audits with several canaries in a model, each canary was in one of {worlds},"
-            " chosen at random, and a score of each canary told apart in which {steinke}."
+            " chosen at random, and a score of each canary guessed in which {steinke}."
         )
     if not all(audit.is_trained for audit in audits):
         methods.add(

@@ -78,6 +78,7 @@ def report_of_own_audit(
         above=int(estimate.epsilon_lower > upper),
         advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
         is_valid=estimate.is_valid,
+        conversion=estimate.conversion,
     )
     row = Row(
         [
@@ -119,7 +120,7 @@ def _methods(
     methods = Methods()
     methods.add(
         "We audited a training loop as a black box, with dpcanary: many models were trained on two"
-        f" neighbouring datasets under {ADJACENCIES[adjacency]} adjacency, and a score told apart"
+        f" neighbouring datasets under {ADJACENCIES[adjacency]} adjacency, and a score guessed"
         " which of the two a model was trained on {pradhan} {nasr}.",
     )
     methods.add(

@@ -39,15 +39,15 @@ class Figure(ClosedModel):
     panels: tuple[PanelSetting, ...] = Field(
         (),
         description="for figures of bounds, models_trained, trade_off, gradient_norm and"
-        " privacy_profile: the audits' keys that tell panels apart; by default sample_rate and"
+        " privacy_profile: the audits' keys that distinguish panels; by default sample_rate and"
         " noise_multiplier, or one panel for the last two kinds",
     )
     lines: tuple[LineSetting, ...] = Field(
         (),
-        description="for figures of bounds: the audits' keys that tell lines of the same canary"
-        " apart; by default none",
+        description="for figures of bounds: the audits' keys that distinguish lines of the same"
+        " canary; by default none",
     )
-    proven: bool = Field(
+    shown: bool = Field(
         False,
         description="for trade_off: also draws what the bounds show: the Gaussian curve of the"
         " audited mu, and the most that conversion direct can show with as many models",

@@ -267,11 +267,11 @@ class Products:
 
     def of_figure(self, figure: str, role: str) -> list[Product]:
         """What a figure is drawn from: its summary, scores, profiles, ceilings or ratios."""
-        shown = self.experiment.settings.figures[figure]
+        settings = self.experiment.settings.figures[figure]
         if role == "summary":
-            return self.summary(shown.sweeps, figure=figure)
+            return self.summary(settings.sweeps, figure=figure)
         if role == "ceilings":
-            return [self.ceilings(figure)] if shown.proven else []
+            return [self.ceilings(figure)] if settings.shown else []
         if role == "ratios":
             return [self.ratios(figure)]
         of_audit = {"scores": self.scores, "profiles": self.accounting}[role]

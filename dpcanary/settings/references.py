@@ -182,7 +182,7 @@ def _check_figure(
     for sweep in figure.sweeps:
         if sweep not in sweeps:
             raise InputError(f"{where}.sweeps: no {sweep!r}; {suggestion(sweep, sweeps)}")
-    gaussian = figure.proven or figure.kind == "privacy_profile"
+    gaussian = figure.shown or figure.kind == "privacy_profile"
     if gaussian and Conversion.GDP not in settings.conversions:
         raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
     names = [name for sweep in figure.sweeps for name in sweeps[sweep]]

@@ -59,6 +59,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         is_valid=is_valid,
         difference="crafted gradients that are put in after clipping",
         is_real=False,
+        conversion=estimate.conversion,
     )
 
     def draw() -> "Figure":
@@ -127,8 +128,8 @@ def _methods(watched: "WatchedTraining", method: str) -> Methods:
         "We watched one training with dpcanary: canary gradients were added to the sum of clipped"
         " gradients before the noise, each in coordinates of its own with random signs, scaled to"
         f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency with Poisson coins"
-        " of its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums told apart the"
-        " two worlds of each canary.",
+        " of its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
+        " world of each canary.",
     )
     estimate = watched.estimate
     methods.add(

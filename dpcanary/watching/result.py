@@ -152,6 +152,14 @@ class WatchedTraining:
             return Conversion.SUBSAMPLED_GAUSSIAN
         return Conversion.GDP
 
+    @property
+    def _conversion_of_guesses(self) -> Conversion:
+        """Guesses of both worlds need curves that are their own inverses."""
+        is_exact = self._chosen is Conversion.SUBSAMPLED_GAUSSIAN
+        if is_exact and self.adjacency is not Adjacency.SUBSTITUTE:
+            return Conversion.GDP
+        return self._chosen
+
     def exact(self) -> EpsilonEstimate:
         """The bound by the exact trade-off curves of the accounted steps; takes seconds.
 
@@ -179,7 +187,7 @@ class WatchedTraining:
         return replace(found, assumption=f"{found.assumption}; {_ASSUMED}")
 
     def _guessed(self, threat_model: str) -> OneRunEstimate:
-        scores = self.scores[threat_model]
+        scores, conversion = self.scores[threat_model], self._conversion_of_guesses
         guesses = max(1, round(_GUESSED * self.num_canaries))
         return estimate_epsilon_one_run(
             world0_scores=scores.world0,
@@ -188,6 +196,8 @@ class WatchedTraining:
             significance=self.significance,
             positive_guesses=guesses,
             negative_guesses=guesses,
+            conversion=conversion,
+            mechanism=self.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None,
         )
 
     @cached_property
@@ -339,11 +349,14 @@ class WatchedTraining:
             for attacker in dict.fromkeys(attacker for attacker, _ in bounds)
         ]
         header = ["  an attacker who", "if noise is independent", "any dependence"]
+        conversion = self._in_words(self._chosen)
+        if self._conversion_of_guesses is not self._chosen:
+            conversion += f"; for any dependence {self._in_words(self._conversion_of_guesses)}"
         looks = f"; if {self.looks_condition}" if self.looks_condition else ""
         return [
             f"shown: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
             f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
-            f" {self._conversion_in_words()}{looks})",
+            f" {conversion}{looks})",
             *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
         ]
 
@@ -360,12 +373,11 @@ class WatchedTraining:
         """What must hold so that `epsilon_lower` is valid."""
         return "; ".join(filter(None, (self.estimate.assumption, self.looks_condition)))
 
-    def _conversion_in_words(self) -> str:
-        chosen = self._chosen
+    def _in_words(self, conversion: Conversion) -> str:
         is_approximate = any(phase.sample_rate < 1 for phase in self.phases)
-        if chosen is Conversion.GDP and is_approximate:
-            return f"{chosen.value}, an approximation at these sample rates"
-        return f"{chosen.value}, exact"
+        if conversion is Conversion.GDP and is_approximate:
+            return f"{conversion.value}, an approximation at these sample rates"
+        return f"{conversion.value}, exact"
 
     def accounted_lines(self) -> list[str]:
         """What was accounted, and whether the canaries contradict it."""

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from dpcanary.figures.catalogue import FigureKind, figure_kind
 from dpcanary.settings.products import Product, Products
+from dpcanary.unplanned_looks import unplanned_looks_in_words
 from dpcanary.workflow.audits import Wildcards
 
 
@@ -38,7 +40,7 @@ class FigureRules:
         audits = self._products.audits_of(name)
         places = {
             "summary": [f"summaries/{name}.tsv"],
-            "ceilings": [f"ceilings/{name}.tsv"] if self._figures[name].proven else [],
+            "ceilings": [f"ceilings/{name}.tsv"] if self._figures[name].shown else [],
             "ratios": [f"ratios/{name}.tsv"],
             "scores": [f"scores/{audit}.npz" for audit in audits],
             "profiles": [f"profiles/{audit}.tsv" for audit in audits],
@@ -49,11 +51,23 @@ class FigureRules:
     def settings(self, wildcards: Wildcards) -> str:
         """The settings of the job's figure, as JSON."""
         figure, kind = self._figures[wildcards.figure], self.kind(wildcards)
-        keys = [key for key in kind.keys if key != "proven"]  # which is shown by its file
-        settings = {key: getattr(figure, key) for key in ["note", *keys]}
+        keys = [key for key in kind.keys if key != "shown"]  # which is shown by its file
+        notes = [self._unplanned_looks(wildcards.figure), figure.note]
+        settings = {"note": ". ".join(note for note in notes if note)}
+        settings |= {key: getattr(figure, key) for key in keys}
         if figure.axis:
             settings["axis"] = figure.axis
         return json.dumps(settings)
+
+    def _unplanned_looks(self, name: str) -> str:
+        """Which of the bounds that a figure shows do not hold because of a look without a plan."""
+        figure, experiment = self._figures[name], self._products.experiment
+        kind = self.kinds[name]
+        if not (figure.shown if "shown" in kind.keys else kind.has_bounds):
+            return ""
+        audits = {audit: experiment.audits[audit] for audit in self._products.audits_of(name)}
+        rules = experiment.settings.threshold_rules
+        return unplanned_looks_in_words(Path(self._results), audits, rules)
 
     def settings_of(self, kind: str) -> Callable[[Wildcards], str]:
         """The settings of a job of a figure: of its ceilings or its ratios."""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from summaries import attack, gaussian_profile, row, summary_of
 
 from dpcanary.adversaries.catalogue import BUILT_IN
-from dpcanary.figures.attacks import Attack, Proven
+from dpcanary.figures.attacks import Attack, ShownBound
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.plugins import function_named
 
@@ -20,7 +20,9 @@ TRAINED = [name for name, canary in BUILT_IN.items() if canary.is_trained]
 THREE = ((1.0, 22.37), (0.25, 5.574), (0.0625, 1.42))
 FIXED = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
 NOTE = "Reduced scale: features of a smaller encoder, 1,000 runs in place of 2,500, one repeat" * 2
-PROVEN = Proven(mu=1.256, ceiling=5.001, delta=1e-5, stated="combined rule, 95 % confidence")
+SHOWN_BOUND = ShownBound(
+    mu=1.256, ceiling=5.001, delta=1e-5, stated="combined rule, 95 % confidence"
+)
 Drawn = tuple[Figure, pd.DataFrame]
 
 
@@ -223,7 +225,7 @@ EXAMPLES: dict[str, list[tuple[Callable[[], tuple[Any, ...]], dict[str, Any]]]] 
     "score_histograms": [(lambda: (attacks(),), {})],
     "trade_off": [
         (lambda: (attacks(),), {}),
-        (lambda: ([replace(one, proven=PROVEN) for one in attacks()],), {}),
+        (lambda: ([replace(one, shown=SHOWN_BOUND) for one in attacks()],), {}),
     ],
     "gradient_norm": [
         (lambda: (norms_of(_PERIODS), _PERIODS), {}),

@@ -8,10 +8,12 @@ from scipy.stats import norm
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.calibration import calibrate_with_fallback
-from dpcanary.accounting.epsilon import account_epsilon, all_methods
+from dpcanary.accounting.epsilon import account_epsilon, all_methods, checked_question
 from dpcanary.accounting.loose import renyi_divergences
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.pld import composed_losses
+from dpcanary.accounting.total_variation import total_variation_bound
 from dpcanary.adjacency import Adjacency
 from dpcanary.gdp import gdp_epsilon
 
@@ -141,7 +143,45 @@ def test_an_epsilon_is_zero_where_delta_covers_the_total_variation(share, is_zer
     assert account_by_adjacency(many, delta=9e-4).substitute == 0
 
 
-@pytest.mark.parametrize("index", [85, 127], ids=["delta near round-off", "steep divergences"])
+@pytest.mark.parametrize(
+    ("adjacency", "q", "sigma", "steps", "most"),
+    [
+        ("add_remove", 1e-3, 0.8, 3_000, 1.28),  # by the chi-squared divergence
+        ("substitute", 1e-3, 0.8, 3_000, 1.28),
+        ("add_remove", 1e-4, 0.15, 10, 1.01),  # by the sum over steps
+        ("substitute", 1e-4, 0.15, 10, 1.01),
+        ("add_remove", 1.0, 30.0, 40, 1.01),  # by the Gaussian mechanism
+        ("substitute", 0.9, 30.0, 40, 1.2),
+    ],
+)
+def test_the_bound_on_total_variation_is_above_the_delta_at_epsilon_zero(
+    adjacency, q, sigma, steps, most
+):
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=steps, noise_multiplier=sigma)
+    question = checked_question(mechanism, delta=0.5)  # the delta is not used
+    [lower], [upper] = (
+        composed_losses(question, [steps], pessimistic=side) for side in (False, True)
+    )
+    bound = total_variation_bound([mechanism])
+    assert lower.delta(0.0) <= bound <= most * upper.delta(0.0)
+    # The phases of one mechanism are this mechanism; little noise bounds nothing.
+    parts = [mechanism.after(steps - 7), mechanism.after(7)]
+    assert total_variation_bound(parts) == pytest.approx(bound, rel=1e-9)
+    assert total_variation_bound([mechanism.with_noise(1e-3).after(10**6)]) >= 1 - 1e-9
+
+
+def test_phases_have_epsilon_zero_where_delta_covers_them():
+    phases = [Phase(17.2, 5.5e-6, 500_000), Phase(17.0, 5.4e-6, 70_000)]
+    epsilons = account_phases(phases, delta=8.7e-4)
+    assert epsilons.add_remove == epsilons.substitute == 0
+    assert account_phases(phases, delta=8.7e-5).substitute > 0
+
+
+@pytest.mark.parametrize(
+    "index",
+    [85, 127, 387, 391],
+    ids=["delta near round-off", "steep divergences", "coarse losses", "many rounded losses"],
+)
 def test_settings_of_the_large_grid_that_need_more_than_one_accountant(index):
     check_setting(*grid(GRID_SIZE)[index])
 

@@ -654,7 +654,7 @@ REFUSED = cases(
 {kind: test_accuracy, sweeps: [worst]} => audit worst trains no models: it has no test accuracy
 {kind: gradient_norm}                  => figures.f: no audit of its sweeps has score gradient_norm
 {kind: trade_off, lines: [model]}      => a figure of kind trade_off has no lines
-{kind: privacy_profile, proven: true}  => a figure of kind privacy_profile has no proven
+{kind: privacy_profile, shown: true}  => a figure of kind privacy_profile has no shown
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
@@ -722,7 +722,7 @@ def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_sam
     with pytest.raises(InputError, match=r"figures\.f: its audits have seeds of their own; give"):
         parse_experiment(sets)
     sets["audits"]["steps"]["seed"] = 3
-    kinds = ({"kind": "privacy_profile"}, {"kind": "trade_off", "proven": True})
+    kinds = ({"kind": "privacy_profile"}, {"kind": "trade_off", "shown": True})
     shown = "gdp, which gives the audited c"
     with_curves = [(config(figures={"f": {"sweeps": ["steps"], **kind}}), shown) for kind in kinds]
     for changed, missing in [(sets, "gdp, whose bounds it sh"), *with_curves]:

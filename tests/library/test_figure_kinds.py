@@ -88,7 +88,7 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
     assert entry.caption
     assert all(text.endswith(".") and "  " not in text for text in entry.caption)
     arguments = {*inspect.signature(function_named(entry.draw)).parameters}
-    by_file = {"proven"}  # shown by the file of ceilings
+    by_file = {"shown"}  # shown by the file of ceilings
     has_axis = entry.axis is not None or "setting" in entry.needs
     axis = {"axis"} if "axis" in arguments and has_axis else set()
     assert arguments == {*entry.inputs, "note", *axis} | ({*entry.keys} - by_file)

@@ -7,7 +7,15 @@ import figure_examples as examples
 import numpy as np
 import pandas as pd
 import pytest
-from figure_examples import FIXED, PROVEN, accuracies_of, draw, landscapes, membership, norms_of
+from figure_examples import (
+    FIXED,
+    SHOWN_BOUND,
+    accuracies_of,
+    draw,
+    landscapes,
+    membership,
+    norms_of,
+)
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import StepPatch
@@ -101,12 +109,12 @@ def test_trade_off_table_holds_measured_and_accounted_curves():
 
 def _attack(**changes: object) -> Attack:
     settings = {**FIXED, "canary_period": 1.0, "configuration": "first"}
-    known = {"audit": "one", "score": "coordinate", "settings": settings, "proven": PROVEN}
+    known = {"audit": "one", "score": "coordinate", "settings": settings, "shown": SHOWN_BOUND}
     return attack("random_dimension", noise_multiplier=4.0, **known | changes)
 
 
-def test_the_trade_off_of_membership_has_one_curve_and_what_is_proven_with_the_assumption_or_not():
-    figure, table = draw("trade_off", [_attack(proven=None)])
+def test_the_trade_off_of_membership_has_one_curve_and_what_is_shown_with_the_assumption_or_not():
+    figure, table = draw("trade_off", [_attack(shown=None)])
     bands = {"confidence_low", "confidence_high"}
     assert {*table["series"]} == {"accounted_add_remove", "measured"} | bands
     (axes,) = figure.axes
@@ -127,7 +135,7 @@ def test_the_trade_off_of_membership_has_one_curve_and_what_is_proven_with_the_a
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in below(figure)
     # Panels can be chosen, and repeats are shown once.
     settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
-    other = _attack(audit="other", settings=settings, proven=replace(PROVEN, mu=0.5))
+    other = _attack(audit="other", settings=settings, shown=replace(SHOWN_BOUND, mu=0.5))
     three = [other, _attack(), _attack(audit="again")]
     figure, table = draw("trade_off", three, panels=["canary_period"])
     assert titles(figure) == ["k = 1", "k = 5"]
@@ -416,6 +424,21 @@ def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
     assert "40 batches in a pass, 3 passes" in below(figure)
 
 
+def test_a_line_of_shuffled_batches_has_a_gap_at_a_bound_of_zero():
+    """Its neighbours are not joined: that would show a bound that nobody has."""
+    summary = pd.concat(
+        examples.shuffled().query("noise_multiplier == 2").assign(noise_multiplier=noise)
+        for noise in (1.0, 2.0, 3.0)
+    )
+    is_poisson, is_middle = summary["sampling"] == "poisson", summary["noise_multiplier"] == 2
+    summary.loc[is_poisson & is_middle, "epsilon_lower"] = 0.0
+    summary["audit"] += summary["noise_multiplier"].astype(str)
+    figure, _ = draw("shuffling", summary)
+    axes = next(axes for axes in figure.axes if axes.get_title())
+    [poisson] = [line.get_ydata() for line in axes.get_lines() if line.get_marker() == "o"]
+    assert np.isnan(np.asarray(poisson, dtype=float)).tolist() == [False, True, False]
+
+
 def test_audited_and_exact_epsilon_by_step_and_by_threshold():
     figure, table = draw("hidden_state_by_step", landscapes())
     at = table.query("noise_multiplier == 8 and batch_size == 16 and step == 2")
@@ -450,4 +473,4 @@ def test_amplification_is_the_last_step_over_the_first_and_the_landscape_is_of_o
     last = table[table["step"] == 3]
     for world in ("world0", "world1"):
         assert np.trapezoid(last[world], last["position"]) == pytest.approx(1.0, abs=2e-3)
-    assert "B = 16, σ = 1, adjacency add_remove" in below(figure)  # noqa: RUF001
+    assert "B = 16, σ = 1, add/remove adjacency" in below(figure)  # noqa: RUF001

@@ -1,11 +1,15 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
+import json
 from itertools import product
+from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, below, legend, row, summary_of, titles, written_below
 
@@ -13,7 +17,12 @@ from dpcanary.errors import InputError
 from dpcanary.fields import Shown
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.products import Products
 from dpcanary.summary import AXES, SHOWN
+from dpcanary.unplanned_looks import record_looks
+from dpcanary.workflow.figures import FigureRules
 
 BOTH = ("simultaneous", "in_sample")
 RUNS = {"num_runs": [100, 500, 2000]}
@@ -559,3 +568,49 @@ REFUSED = [
 def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message):
     with pytest.raises(InputError, match=message):
         draw_bounds_figure(summary, **options)
+
+
+CONFIG = """
+experiment: e
+delta: 1.0e-5
+threshold_rules: [%s]
+audits:
+  a: {canary: worst_case, sample_rate: 0.5, noise_multiplier: 2.0, num_steps: 2, num_runs: %d}
+  b: {canary: worst_case, sample_rate: 1.0, noise_multiplier: 2.0, num_steps: 2, num_runs: 8}
+figures:
+  both: {kind: epsilon_by_step, sweeps: [a, b], note: a note}
+  first: {kind: epsilon_by_step, sweeps: [a]}
+  second: {kind: epsilon_by_step, sweeps: [b]}
+  curves: {kind: trade_off, sweeps: [a], shown: true}
+  errors: {kind: trade_off, sweeps: [a]}
+  scores: {kind: score_histograms, sweeps: [a]}
+"""
+
+
+def _notes(folder: Path, num_runs: int, rules: str) -> dict[str, str]:
+    """The notes of all figures after a run of the config with so many runs of audit a."""
+    experiment: Experiment = parse_experiment(yaml.safe_load(CONFIG % (rules, num_runs)))
+    record_looks(folder, experiment)
+    (folder / "experiment.json").write_text(experiment.to_json())
+    (folder / "summary.tsv").touch()
+    figures = FigureRules(str(folder), Products(experiment))
+    return {
+        name: json.loads(figures.settings(SimpleNamespace(figure=name)))["note"]
+        for name in experiment.settings.figures
+    }
+
+
+def test_figures_say_which_bounds_were_made_after_a_look_without_a_plan(tmp_path):
+    """Those of a figure that shows bounds, if the rule needs the number of runs to be planned."""
+    planned = dict.fromkeys(("first", "second", "curves", "errors", "scores"), "")
+    assert _notes(tmp_path, 8, "combined") == planned | {"both": "a note"}
+    seen = "(looked at before, with 8 runs)"
+    looked = {"first": f"NOT valid: the bounds of all audits {seen}"}
+    looked["curves"] = looked["first"]
+    looked["both"] = f"NOT valid: the bounds of a {seen}. a note"
+    assert _notes(tmp_path, 12, "combined") == planned | looked
+    assert _notes(tmp_path, 12, "anytime") == planned | {"both": "a note"}
+    with_both = _notes(tmp_path, 16, "combined, anytime")
+    assert with_both["first"].endswith("with 8, 12 runs); those of rule anytime hold")
+    figure, _ = draw_bounds_figure(summary_of(), axis="step", note=looked["both"])
+    assert looked["both"] in below(figure)

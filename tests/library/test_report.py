@@ -16,6 +16,7 @@ from dpcanary.accounting.mechanism import AccountingMethod
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import RULES
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
 from dpcanary.provenance import KEY, origin_of_png, verified_in_words
@@ -64,14 +65,14 @@ DIFFERENT = "The difference is real"
 # What is different, phrases that the answer has, and phrases that it has not.
 ANSWERS: list[tuple[dict, str, str]] = [
     ({}, "protected by epsilon 4.38, the number that most libraries report", "No audit here"),
-    ({}, "protected by epsilon 10.00 only", "real record"),
+    ({}, "What a record says has only epsilon 10.00.", "real record"),
     ({}, f"{DIFFERENT}: the latter is at least 8.91 with 95 % confidence", "on average"),
     # A crafted attack is named, and a real record stands beside it.
     (CRAFTED, f"at least 8.91 with 95 % confidence, by an attack on {CRAFTED['attack']}.", ""),
     (CRAFTED, "No audit here is of a real record, which may leak less.", ""),
     (
         BESIDE,
-        "For a real record, at least 6.03 is shown, by an attack on 900 models",
+        "With a real record, at least 6.03 is shown, by an attack on 900 models",
         "No audit h",
     ),
     (BESIDE, "This is the largest of 2 such results; each holds alone", ""),
@@ -116,6 +117,14 @@ def test_the_answer_of_the_first_screen(changes, phrase, absent):
     )
 
 
+def test_whose_epsilon_is_bounded_is_said_of_a_valid_bound():
+    assert headline().bounded == ""
+    assert "of the mechanism" in headline(conversion=Conversion.GDP).bounded
+    assert "of the mechanism" in headline(conversion=Conversion.SUBSAMPLED_GAUSSIAN).bounded
+    assert "of what the attacker saw" in headline(conversion=Conversion.DIRECT).bounded
+    assert headline(conversion=Conversion.DIRECT, is_valid=False).bounded == ""
+
+
 def bars(**changes: object) -> dict[str, tuple[str, str]]:
     """Labels and values by the kind of bar, in the order of the bars."""
     return {bar.kind: (bar.label, bar.value) for bar in headline(**changes).bars}
@@ -133,7 +142,7 @@ def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
     assert "NOT a valid lower bound" in {label for label, _ in bars(is_valid=False).values()}
     crafted = bars(**CRAFTED, real=REAL)
     assert crafted["shown"][0] == "Shown with a crafted gradient, substitute adjacency"
-    assert crafted["real"] == ("Shown for a real record", "≥ 6.03")
+    assert crafted["real"] == ("Shown with a real record", "≥ 6.03")
 
 
 def test_small_significances_are_not_rounded_to_certainty():

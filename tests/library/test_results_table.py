@@ -212,6 +212,8 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     assert before in text
     assert "not valid a, b, c" in text
     assert "audits of content" not in text  # it is not counted among those that show something
+    assert "Each single" not in text
+    assert "Bounds that are not valid may exceed the truth more often" in text
     assert before in " ".join(run(12).split())
     assert "with 8, 12 runs" in " ".join(run(16).split())
     assert "NOT" not in run(20, "anytime")  # holds at every number of runs

@@ -766,6 +766,15 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
     for found in (phases(1.0), phases(0.3, delta=0.02), phases(0.3, conversion="gdp")):
         assert found.estimate.conversion == "gdp"
     assert "conversion gdp, exact" in str(phases(1.0))
+    # Guesses of both worlds need curves that are their own inverses.
+    of_guesses = "dependence == 'any dependence'"
+    assert {*exact.bounds.query(of_guesses).conversion} == {"subsampled_gaussian"}
+    membership = replace(exact, adjacency=Adjacency.ADD_REMOVE)
+    assert {*membership.bounds.query(of_guesses).conversion} == {"gdp"}
+    assert (
+        "conversion subsampled_gaussian, exact; for any dependence gdp, an approximation at these"
+        " sample rates"
+    ) in str(membership)
 
 
 def test_combined_is_proven_for_who_knows_the_other_records_alone():

@@ -103,7 +103,7 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
         assert sorted(own) == sorted(-LOSSES[0, ..., 1][WORLD[0] == world])
     assert (attack.step, attack.settings["sweep"]) == (500, "2024")
     [ceiling] = pd.read_csv(*files["ceilings"], sep="\t")["epsilon"]
-    assert (attack.proven.mu, attack.proven.ceiling) == (1.0, ceiling)
+    assert (attack.shown.mu, attack.shown.ceiling) == (1.0, ceiling)
     assert ceiling > 0
     profiles = _read("profiles", profiles=files["profiles"])["fig-gradient"]
     for profile in (profiles, attack.profiles):

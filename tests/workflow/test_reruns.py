@@ -35,7 +35,7 @@ CONFIG = {
         "runs": {"kind": "epsilon_by_runs", "sweeps": ["purchases"], "num_runs": [4, 8]},
         "accuracy": {"kind": "test_accuracy", "sweeps": ["images"]},
         "histograms": {"kind": "score_histograms", "sweeps": ["drawn"]},
-        "trade_off": {"kind": "trade_off", "sweeps": ["images"], "proven": True},
+        "trade_off": {"kind": "trade_off", "sweeps": ["images"], "shown": True},
         "profile": {"kind": "privacy_profile", "sweeps": ["images"], "panels": ["model"]},
         "ratio": {
             "kind": "adjacency_ratio", "sample_rates": [0.5], "num_steps": [4],
