@@ -34,33 +34,18 @@ def overlapping_classes(count: int, num_features: int, num_classes: int) -> Reco
 
 def crafting_for(data: Split, *, noise: float | None = None, **settings: object) -> Crafting:
     """What canaries are made from, without a reference model."""
-    known = {
-        "function": "x:y",
-        "num_slots": 1,
-        "drift_steps": [],
-        "is_private": True,
-        "model": "mlp",
-        "model_seed": 7,
-        "hidden_sizes": [4],
-        "initialisation": "fixed",
-        "num_steps": 12,
-        "seed": 6,
-    }
-    stage = CraftingStage.model_validate_json(json.dumps(known | settings))
+    known = {"function": "x:y", "num_slots": 1, "drift_steps": [], "is_private": True, "seed": 6}
+    model = {"model": "mlp", "model_seed": 7, "hidden_sizes": [4], "initialisation": "fixed"}
+    known |= {"num_steps": 12}
+    stage = CraftingStage.model_validate_json(json.dumps(known | model | settings))
     return Crafting(stage, data, None, CPU, noise)
 
 
 def experiment_of(audit: dict, *, figures: dict | None = None, **dataset: object) -> Experiment:
     """An experiment with one audit, named `a`."""
-    return parse_experiment(
-        {
-            "experiment": "e",
-            "delta": 1e-5,
-            "datasets": {"d": dataset},
-            "audits": {"a": {"seed": 11, **audit}},
-            "figures": figures or {},
-        }
-    )
+    config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}}
+    parts = {"audits": {"a": {"seed": 11, **audit}}, "figures": figures or {}}
+    return parse_experiment(config | parts)
 
 
 def with_reference(crafting: Crafting) -> Crafting:

@@ -35,12 +35,8 @@ OUTPUTS = {
     "softmax 10": (CROSS_ENTROPY, 10), "sigmoid 1": (BINARY, 1), "sigmoid 3": (BINARY, 3),
     "sigmoid 4": (BINARY, 4),
 }  # fmt: skip
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-    ),
-]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 
 
 def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> list[tuple]:
