@@ -10,16 +10,13 @@ import numpy as np
 import pytest
 import torch
 from by_hand import CPU, Floats, cosine, crafting_for, gradients_of, overlapping_classes, start_of
+from one_record_at_a_time import clipped_sum
 from torch import nn
 
 from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries import gradient as of_gradients
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
-from dpcanary.adversaries.gradient import (
-    least_updated,
-    random_dimensions,
-    random_directions,
-    simulated_dimensions,
-)
+from dpcanary.adversaries.gradient import random_dimensions, simulated_dimensions
 from dpcanary.adversaries.input import crafted_inputs, flipped_labels, mislabeled, natural
 from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
@@ -70,7 +67,7 @@ def with_data(crafting: Crafting, **parts: Records) -> Crafting:
     return replace(crafting, data=replace(crafting.data, **parts))
 
 
-def at_reference(crafting: Crafting, records: Records) -> list[Floats]:
+def at_reference(crafting: Crafting, records: Records) -> Floats:
     """The gradient of each record at the reference model."""
     return gradients_of(crafting.module, crafting.reference.parameters, records)
 
@@ -301,6 +298,11 @@ def known_batches(left_out: list[int]) -> list[np.ndarray]:
     return [batches.at(step) for step in range(STEPS)]
 
 
+def clipped(module: nn.Module, weights: Floats, batch: np.ndarray, clip: float) -> Floats:
+    gradients = torch.from_numpy(gradients_of(module, weights, SIXTY[batch]))
+    return clipped_sum(gradients, torch.ones(len(batch)), clip).numpy()
+
+
 def path_by_hand(
     module: nn.Module,
     batches: list[np.ndarray],
@@ -312,7 +314,7 @@ def path_by_hand(
     """The parameters before and after every step of a training without noise."""
     path = [start_of(module) if start is None else start]
     for factor, batch in zip(factors, batches, strict=True):
-        path.append(path[-1] - factor * by_hand.clipped_sum(module, path[-1], SIXTY[batch], clip))
+        path.append(path[-1] - factor * clipped(module, path[-1], batch, clip))
     return path
 
 
@@ -333,7 +335,9 @@ def test_drawn_dimensions_directions_and_labels_are_uniform():
     assert ((counts - 400 / PARAMETERS) ** 2).sum() * PARAMETERS / 400 < 38 + 5 * 8.7
     assert len({canary.target for canary in canaries}) > 50
 
-    drawn = [random_directions(crafting_of(seed=seed))[0].gradient for seed in range(300)]
+    drawn = [
+        of_gradients.random_directions(crafting_of(seed=seed))[0].gradient for seed in range(300)
+    ]
     squares = (np.array(drawn) ** 2).mean(axis=0) / CLIP**2
     # A squared coordinate is Beta(1/2, (p-1)/2): standard deviation about sqrt(2) / p.
     np.testing.assert_allclose(squares, 1 / PARAMETERS, atol=5 * 2**0.5 / PARAMETERS / 300**0.5)
@@ -348,7 +352,7 @@ def test_drawn_dimensions_directions_and_labels_are_uniform():
 
 
 def test_there_are_no_more_slots_than_parameters():
-    canaries = least_updated(crafting_of(num_slots=18, **LINEAR))
+    canaries = of_gradients.least_updated(crafting_of(num_slots=18, **LINEAR))
     assert sorted(coordinates_of(canaries)) == list(range(18))
     with pytest.raises(InputError, match="num_slots 19 is more than the model's 18 parameters"):
         random_dimensions(crafting_of(num_slots=19, **LINEAR))
@@ -367,7 +371,7 @@ def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
     clip = np.inf if ranking and simulation == "unclipped" else CLIP
     moved = movement_of(path_by_hand(crafting.module, batches, clip=clip))
     ranks = {"per_step": moved.squared, "final_model": moved.final, None: moved.absolute}[ranking]
-    canaries = (simulated_dimensions if ranking else least_updated)(crafting)
+    canaries = (simulated_dimensions if ranking else of_gradients.least_updated)(crafting)
     assert coordinates_of(canaries) == np.argsort(ranks)[:10].tolist()
     assert [canary.target for canary in canaries] == targets
 
@@ -485,7 +489,7 @@ def test_initial_weights_have_the_variance_of_their_name(weights, variance):
 
 
 def test_cosine_is_that_of_the_change():
-    [canary] = random_directions(crafting_of())
+    [canary] = of_gradients.random_directions(crafting_of())
     dpsgd, module = mechanism(1.0, (2, 4), adjacency="add_remove"), crafting_of().module
     known = {"module": module, "records": SIXTY, "canary": canary, "dpsgd": dpsgd}
     known |= {"observe": "change_and_length", "keep_parameters": True}

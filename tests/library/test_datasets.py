@@ -6,6 +6,7 @@ The environment variable DPCANARY_DATA names a folder with `cifar10`, `sst2` and
 
 import io
 import os
+import re
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -277,10 +278,8 @@ for text, message in [
 def test_wrong_files_of_sources_are_named(number, tmp_path):
     source, file, content, message = WRONG_FILES[number]
     path = filled(tmp_path / file, content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{re.escape(message)}"):
         load_source(source, files=[path])
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
 
 
 def test_numbers_of_files_are_those_of_the_source(tmp_path):
@@ -468,9 +467,8 @@ SPLIT_REFUSALS = [
 
 @pytest.mark.parametrize(("arrays", "counts", "message"), SPLIT_REFUSALS)
 def test_records_and_counts_that_do_not_fit_are_named(arrays, counts, message):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=re.escape(message)):
         split_records(source_of(**arrays), **{"num_records": 60, "seed": 0} | counts)
-    assert message in str(caught.value)
 
 
 TABLE = pd.DataFrame({"age": RNG.integers(0, 90, 30), "label": np.tile([0, 1, 2], 10)}).assign(
@@ -576,9 +574,8 @@ FILE_REFUSALS = [
 
 @pytest.mark.parametrize(("write", "content", "message"), FILE_REFUSALS)
 def test_own_files_that_are_wrong_are_named(write, content, message, tmp_path):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=re.escape(message)):
         load_source(write(tmp_path, content))
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet"])

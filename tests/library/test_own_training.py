@@ -322,6 +322,8 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
                 audit(folder=tmp_path / name, num_runs=4, **options)
     with pytest.raises(InputError, match="has no source that can be read"):
         audit(without_source["train"], tmp_path / "none", num_runs=4)
+    with pytest.raises(InputError, match="other processes cannot import the training"):
+        audit(lambda seed, world: 0.0, tmp_path / "not importable", num_workers=2)
 
 
 @pytest.mark.parametrize(("before", "now"), [(60, 100), (100, 60)])
@@ -426,7 +428,6 @@ def test_trainings_that_cannot_be_audited_are_refused(train, message, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"num_workers": 2}, "other processes cannot import the training"),
     ({"num_runs": 5}, "num_runs is 5; it must be even"),
     ({"num_runs": 2}, "num_runs is 2; .* at least 4"),
     ({"seed": -1}, "seed is -1; .* at least 0"),

@@ -92,14 +92,9 @@ def assert_close(result: EnsembleResult, whole: EnsembleResult, order: Sequence[
 
 LISTS = replace(SETTINGS, max_grad_norm=0.4)
 FIXED = replace(LISTS, sample_rate=1.0, sampling=Sampling.FIXED, batch_size=7, canary_period=2)
-WAYS = {
-    "linear": {"canary": SLOTS},
-    "Adam": {
-        "module": PERCEPTRON,
-        "initialisation": Initialisation.FIXED,
-        "dpsgd": replace(FIXED, optimizer=Optimizer.ADAM, learning_rate=0.05),
-    },
-}
+ADAM = replace(FIXED, optimizer=Optimizer.ADAM, learning_rate=0.05)
+OF_PERCEPTRON = {"module": PERCEPTRON, "initialisation": Initialisation.FIXED, "dpsgd": ADAM}
+WAYS = {"linear": {"canary": SLOTS}, "Adam": OF_PERCEPTRON}
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
@@ -213,10 +208,8 @@ def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: 
     seen: set[int] = set()
     try:
         torch.set_num_threads(2)
-        second = train(
-            range(12), runs_at_once=5, num_threads=2,
-            on_progress=lambda done: seen.add(torch.get_num_threads()), **way,
-        )  # fmt: skip
+        options = {"on_progress": lambda done: seen.add(torch.get_num_threads()), **way}
+        second = train(range(12), runs_at_once=5, num_threads=2, **options)
         assert torch.get_num_threads() == 2
         with pytest.raises(InputError, match="coordinate is 1000000, and there are 21 parameters"):
             train([0, 1], canary=GradientCanary(10**6, TARGET))

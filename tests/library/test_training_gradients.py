@@ -12,14 +12,7 @@ import numpy as np
 import one_record_at_a_time as plain
 import pytest
 import torch
-from one_record_at_a_time import (
-    CROSS_ENTROPY,
-    MODELS,
-    OUTPUTS,
-    parameters_of,
-    perceptron,
-    table_for,
-)
+from one_record_at_a_time import CROSS_ENTROPY, MODELS, OUTPUTS, parameters_of, table_for
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -180,31 +173,22 @@ def assert_contract(
                     expected = plain.clipped_sum(of_run[rows[run]], weights, max_grad_norm)
                     error, size = (sums[run] - expected).norm(), lengths[run].norm()
                     assert error <= TOLERANCES[device] * size, where
-    assert_logits_and_layouts(module, paths, table, parameters, num_outputs)
+    assert_logits_and_layouts(module, paths, table, parameters)
 
 
 def assert_logits_and_layouts(
-    module: nn.Module,
-    paths: dict[str, GradientPath],
-    table: RecordTable,
-    parameters: Tensor,
-    num_outputs: int,
+    module: nn.Module, paths: dict[str, GradientPath], table: RecordTable, parameters: Tensor
 ) -> None:
     device = table.features.device
-    expected = []
-    for row in parameters:
-        twin = copy.deepcopy(module).double()
-        vector_to_parameters(row.double(), twin.parameters())
-        x = table.features.cpu()
-        expected.append(twin(x.double() if x.is_floating_point() else x).detach())
-    logits = torch.stack(expected)
+    host = table.features.cpu()
+    logits = torch.stack([plain.in_double(module, row)(host).detach() for row in parameters])
     for name, path in paths.items():
         buffer = path.encode(parameters.to(device)).contiguous()
         own = path.logits(buffer, path.lift(table.features)).double().cpu()
         tolerance = TOLERANCES[device.type] * float(logits.abs().max())
         torch.testing.assert_close(own, logits, rtol=0, atol=tolerance)
         assert buffer.shape == (len(parameters), path.num_parameters)
-        assert path.num_outputs == num_outputs
+        assert path.num_outputs == logits.shape[2]
         assert path.bytes_per_run(10) >= path.bytes_per_run(5) >= 4 * path.num_parameters
         columns = path.columns_of(torch.arange(parameters.shape[1], device=device))
         if name == "linear in a basis":
@@ -286,10 +270,7 @@ def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(monkeypatc
 def test_records_of_any_scale_give_finite_sums_and_a_zero_gradient_is_not_divided_by(name):
     """Logits in the thousands saturate: some gradients are exactly 0."""
     module = MODELS[name].module(3)
-    parameters, zeros = (
-        parameters_of(module, len(SIZES)),
-        torch.zeros_like(parameters_of(module, 2)),
-    )
+    parameters = parameters_of(module, len(SIZES))
     for loss in Loss:
         table = table_for(MODELS[name], 3, scale=1e4)
         for path in paths_of(name, module, table, loss).values():
@@ -298,14 +279,15 @@ def test_records_of_any_scale_give_finite_sums_and_a_zero_gradient_is_not_divide
                 assert bool(sums.isfinite().all())
                 assert bool((sums.norm(dim=1) <= 1.5 * sizes * (1 + 1e-5)).all())
     # Nothing of a record reaches the logits, and the loss of class 0 is constant.
-    zeros[:, -3], table = 200.0, table_for(MODELS[name], 3)
+    parameters, table = torch.zeros_like(parameters[:2]), table_for(MODELS[name], 3)
+    parameters[:, -3] = 200.0
     rows = (table.labels == 0).nonzero().squeeze(1)[:-1]  # all but the null record
     ones = torch.ones(2, len(rows))
     for path in paths_of(name, module, table, CROSS_ENTROPY).values():
         for batch in (Batch(rows, ones), Batch(rows.expand(2, -1), ones)):
             for max_grad_norm in (1.0, math.inf):
                 # The compiled exponential ends at exp(-87).
-                assert float(sums_of(path, zeros, batch, max_grad_norm).abs().max()) < 1e-30
+                assert float(sums_of(path, parameters, batch, max_grad_norm).abs().max()) < 1e-30
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
@@ -371,7 +353,6 @@ class Scaled(nn.Linear):
 
 
 def pooled(convolution: nn.Module, *layers: nn.Module) -> nn.Module:
-    """A convolution and other layers, before a linear head."""
     return nn.Sequential(convolution, *layers, nn.Flatten(), nn.LazyLinear(3))
 
 
@@ -428,7 +409,7 @@ def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
 def test_narrow_perceptrons_take_the_compiled_pass_and_linear_heads_take_integers():
     for widths in ((64, 64), (65, 4), (4, 65)):
         table = RecordTable(torch.zeros(4, widths[0]), torch.arange(4) % 2, num_canaries=1)
-        path = path_chosen(perceptron(*widths, nn.Tanh)(2), table)
+        path = path_chosen(plain.perceptron(*widths, nn.Tanh)(2), table)
         assert type(path) is (SmallPerceptronPath if max(widths) == 64 else PerceptronPath)
     table = RecordTable(torch.arange(12).view(4, 3), torch.arange(4) % 2, num_canaries=1)
     path = path_chosen(nn.Linear(3, 2), table)
@@ -438,12 +419,13 @@ def test_narrow_perceptrons_take_the_compiled_pass_and_linear_heads_take_integer
 
 
 def test_records_of_another_shape_are_refused():
-    of_seven, images = (
-        "takes 7 features, the records have 6$",
-        [(3, 28, 28), (1, 32, 32), (3, 4, 4)],
-    )
-    refused = [(nn.Linear(7, 3), (6,), of_seven), (perceptron(7, 4, nn.Tanh)(3), (6,), of_seven)]
-    refused += [(convnet(3), shape, "does not run on records of shape") for shape in images]
+    of_seven = "takes 7 features, the records have 6$"
+    refused = [
+        (nn.Linear(7, 3), (6,), of_seven),
+        (plain.perceptron(7, 4, nn.Tanh)(3), (6,), of_seven),
+    ]
+    for shape in ((3, 28, 28), (1, 32, 32), (3, 4, 4)):
+        refused.append((convnet(3), shape, "does not run on records of shape"))
     for module, shape, message in refused:
         table = RecordTable(torch.zeros(4, *shape), torch.arange(4) % 3, num_canaries=1)
         with pytest.raises(InputError, match=message):
@@ -529,7 +511,6 @@ SQUASHED = plain.Net(lambda net, x: x @ torch.tanh(net.factor), factor=FACTOR)
 
 @pytest.mark.parametrize("layer", [nn.Linear(512, 512), SQUASHED], ids=["rule", "no rule"])
 def test_no_tensor_holds_records_times_parameters(layer, monkeypatch):
-    """No tensor is near the size of all 20 gradients."""
     monkeypatch.setattr("dpcanary.training.modules.layer_rules._CPU_BYTES", 1 << 21)
     module = nn.Sequential(layer, nn.Tanh(), nn.Linear(512, 2))
     features = torch.randn(20, 512, generator=torch.Generator().manual_seed(0))
