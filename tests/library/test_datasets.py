@@ -248,7 +248,7 @@ WRONG_FILES = [
     ("california_housing", "a.csv", b"\xff\xfe", "is not UTF-8 text"),
     ("california_housing", "a.tgz", tar({"a": b""}), "has no member cal_housing.data; is it"),
     ("purchase100", "a.tgz", tar({}), "has no file; is it the right archive"),
-    ("purchase100", "a.csv", b"\n\n", "a.csv"),
+    ("purchase100", "a.csv", b"\n\n", "there are no records"),
 ]
 WRONG_FILES += [
     ("california_housing", "a.csv", f"{COLUMNS}\n{text}", message)

@@ -463,7 +463,7 @@ BINARY = replace(SETTINGS, loss="binary_cross_entropy")
     ({"test_records": with_feature(np.inf)}, NOT_FINITE),
     ({"test_records": IMAGES}, r"^test_records: features of shape \(2, 6, 6\), .* have \(6,\)"),
     ({"records": Records(np.array(["a", "b"]), [0, 1])}, "features are texts; encode them"),
-    ({"records": Records([], [])}, r"^there are no records$"),
+    *(({"records": none}, r"^there are no records$") for none in (RECORDS[:0], Records([], []))),
     ({"module": nn.Linear(6, 1), "records": Records(FEATURES, LABELS % 2)}, ONE_OUTPUT),
     ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
     ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
