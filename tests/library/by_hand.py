@@ -1,15 +1,14 @@
 """What tests compare gradients and trainings with, record by record; and what canaries need."""
 
-import copy
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from one_record_at_a_time import plain_gradients
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.settings import CraftingStage
@@ -17,6 +16,7 @@ from dpcanary.records import Records, Split
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.models import descent_of
+from dpcanary.training.settings import Loss
 from dpcanary.training.simulation import train_reference
 
 Floats = NDArray[np.float64]
@@ -34,33 +34,18 @@ def overlapping_classes(count: int, num_features: int, num_classes: int) -> Reco
 
 def crafting_for(data: Split, *, noise: float | None = None, **settings: object) -> Crafting:
     """What canaries are made from, without a reference model."""
-    known = {
-        "function": "x:y",
-        "num_slots": 1,
-        "drift_steps": [],
-        "is_private": True,
-        "model": "mlp",
-        "model_seed": 7,
-        "hidden_sizes": [4],
-        "initialisation": "fixed",
-        "num_steps": 12,
-        "seed": 6,
-    }
-    stage = CraftingStage.model_validate_json(json.dumps(known | settings))
+    known = {"function": "x:y", "num_slots": 1, "drift_steps": [], "is_private": True, "seed": 6}
+    model = {"model": "mlp", "model_seed": 7, "hidden_sizes": [4], "initialisation": "fixed"}
+    known |= {"num_steps": 12}
+    stage = CraftingStage.model_validate_json(json.dumps(known | model | settings))
     return Crafting(stage, data, None, CPU, noise)
 
 
 def experiment_of(audit: dict, *, figures: dict | None = None, **dataset: object) -> Experiment:
     """An experiment with one audit, named `a`."""
-    return parse_experiment(
-        {
-            "experiment": "e",
-            "delta": 1e-5,
-            "datasets": {"d": dataset},
-            "audits": {"a": {"seed": 11, **audit}},
-            "figures": figures or {},
-        }
-    )
+    config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}}
+    parts = {"audits": {"a": {"seed": 11, **audit}}, "figures": figures or {}}
+    return parse_experiment(config | parts)
 
 
 def with_reference(crafting: Crafting) -> Crafting:
@@ -80,32 +65,11 @@ def start_of(module: nn.Module) -> Floats:
     return parameters_to_vector(module.parameters()).detach().double().numpy()
 
 
-def record_gradient(module: nn.Module, weights: Floats, features: NDArray, label: int) -> Floats:
-    """Gradient of one record's cross-entropy in all parameters, in the module's order."""
-    twin = copy.deepcopy(module).double()
-    vector_to_parameters(torch.from_numpy(weights).double(), twin.parameters())
-    inputs = torch.from_numpy(features)[None]
-    outputs = twin(inputs.double() if inputs.is_floating_point() else inputs)
-    nn.functional.cross_entropy(outputs, torch.tensor([label])).backward()
-    return parameters_to_vector(part.grad for part in twin.parameters()).numpy()
-
-
-def gradients_of(module: nn.Module, weights: Floats, records: Records) -> list[Floats]:
-    """The gradient of each record."""
-    pairs = zip(records.features, records.labels, strict=True)
-    return [record_gradient(module, weights, features, int(label)) for features, label in pairs]
-
-
-def clipped_sum(
-    module: nn.Module, weights: Floats, records: Records, clip: float = math.inf
-) -> Floats:
-    """Sum of the clipped gradients of some records."""
-    total = np.zeros_like(weights)
-    for gradient in gradients_of(module, weights, records):
-        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
-    return total
+def gradients_of(module: nn.Module, weights: Floats, records: Records) -> Floats:
+    """The gradient of each record's cross-entropy, shape (records, parameters)."""
+    pairs = zip(torch.from_numpy(records.features), records.labels.tolist(), strict=True)
+    return plain_gradients(module, torch.from_numpy(weights), pairs, Loss.CROSS_ENTROPY).numpy()
 
 
 def cosine(one: Floats, other: Floats) -> float:
-    """The cosine of the angle between two vectors."""
     return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))

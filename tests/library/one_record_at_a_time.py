@@ -35,12 +35,8 @@ OUTPUTS = {
     "softmax 10": (CROSS_ENTROPY, 10), "sigmoid 1": (BINARY, 1), "sigmoid 3": (BINARY, 3),
     "sigmoid 4": (BINARY, 4),
 }  # fmt: skip
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-    ),
-]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 
 
 def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> list[tuple]:
@@ -213,26 +209,17 @@ MODELS = {
         convolutions(lambda: Conv(1, 7, 2), lambda: Pool(2)), (1, 7, 7), CONVOLUTIONAL
     ),
     # Kernel, padding, window and image differ by dimension; rows are left over.
-    "uneven": Model(
-        lambda k: nn.Sequential(
-            *(Conv(3, 7, (3, 4), padding=(1, 2)), Pool((3, 2), (2, 3)), ReLU()),
-            *(Conv(7, 13, (2, 1), padding=(0, 1)), Pool((1, 2), (2, 2)), nn.Flatten()),
-            *(Linear(13 * 3 * 4, 5), nn.Tanh(), Linear(5, k)),
-        ),
-        (3, 13, 17),
-        CONVOLUTIONAL,
-    ),
+    "uneven": Model(lambda k: nn.Sequential(
+        *(Conv(3, 7, (3, 4), padding=(1, 2)), Pool((3, 2), (2, 3)), ReLU()),
+        *(Conv(7, 13, (2, 1), padding=(0, 1)), Pool((1, 2), (2, 2)), nn.Flatten()),
+        *(Linear(13 * 3 * 4, 5), nn.Tanh(), Linear(5, k)),
+    ), (3, 13, 17), CONVOLUTIONAL),
     "overlapping windows": Model(
         convolutions(lambda: Conv(2, 3, 3), lambda: Pool(3, 2), ReLU), (2, 9, 9), CONVOLUTIONAL
     ),
-    "wide rows": Model(
-        lambda k: nn.Sequential(
-            *(Conv(5, 6, 5), Pool(2), ReLU(), nn.Flatten()),
-            *(Linear(108, 4), nn.Sigmoid(), Linear(4, k)),
-        ),
-        (5, 6, 41),
-        CONVOLUTIONAL,
-    ),
+    "wide rows": Model(lambda k: nn.Sequential(
+        *(Conv(5, 6, 5), Pool(2), ReLU(), nn.Flatten(), Linear(108, 4), nn.Sigmoid(), Linear(4, k)),
+    ), (5, 6, 41), CONVOLUTIONAL),
     "as large as the image": Model(
         convolutions(lambda: Conv(2, 3, 4, padding=1), lambda: Pool(3), ReLU), (2, 4, 4),
         CONVOLUTIONAL,
@@ -252,21 +239,15 @@ MODELS = {
     "volume": Model(
         headed(lambda: nn.Conv3d(2, 4, (2, 3, 2), (2, 1, 2), (1, 0, 1), (1, 2, 1))), (2, 6, 7, 5)
     ),
-    "norms": Model(
-        headed(
-            *(lambda: Conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, eps=0.1)),
-            *(lambda: ReLU(inplace=True), lambda: nn.InstanceNorm2d(4, affine=True, eps=0.1)),
-            *(lambda: nn.LayerNorm((6, 6), eps=0.1), lambda: nn.RMSNorm(6, eps=0.1)),
-        ),
-        (3, 8, 8),
-    ),
-    "norms without weights": Model(
-        headed(
-            *(lambda: Conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, affine=False)),
-            *(lambda: nn.InstanceNorm2d(4), lambda: nn.LayerNorm(6, elementwise_affine=False)),
-        ),
-        (3, 8, 8),
-    ),
+    "norms": Model(headed(
+        *(lambda: Conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, eps=0.1)),
+        *(lambda: ReLU(inplace=True), lambda: nn.InstanceNorm2d(4, affine=True, eps=0.1)),
+        *(lambda: nn.LayerNorm((6, 6), eps=0.1), lambda: nn.RMSNorm(6, eps=0.1)),
+    ), (3, 8, 8)),
+    "norms without weights": Model(headed(
+        *(lambda: Conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, affine=False)),
+        *(lambda: nn.InstanceNorm2d(4), lambda: nn.LayerNorm(6, elementwise_affine=False)),
+    ), (3, 8, 8)),
     "inplace ReLU": Model(headed(lambda: Conv(2, 4, 3), lambda: ReLU(inplace=True)), (2, 6, 6)),
     "in place": net(
         changes_in_place, (2, 6, 6), 4, first=lambda: Conv(2, 4, 3),
@@ -354,20 +335,27 @@ def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
     return -nn.functional.logsigmoid(torch.where(targets, logits, -logits)).sum() / len(logits)
 
 
+def in_double(module: nn.Module, row: Tensor) -> nn.Module:
+    """A copy of the module in double precision with the parameters `row`, for any records."""
+    double = copy.deepcopy(module).double()
+    vector_to_parameters(row.double(), double.parameters())
+    double.register_forward_pre_hook(
+        lambda _, x: x[0].double() if x[0].is_floating_point() else x[0].clone()
+    )
+    return double
+
+
 def plain_gradients(
     module: nn.Module, row: Tensor, records: Iterable[tuple[Tensor, int]], loss: Loss
 ) -> Tensor:
     """Gradient of each record's loss at the parameters `row`, shape (records, parameters)."""
-    double = copy.deepcopy(module).double()
-    parameters = [*double.parameters()]
-    vector_to_parameters(row.double(), parameters)
-    gradients = []
+    double = in_double(module, row)
+    parameters, gradients = [*double.parameters()], [torch.empty(0, len(row), dtype=torch.float64)]
     for features, label in records:
-        x = features.double() if features.is_floating_point() else features
-        own = plain_loss(double(x[None].clone())[0], label, loss)
+        own = plain_loss(double(features[None])[0], label, loss)
         parts = torch.autograd.grad(own, parameters, materialize_grads=True, allow_unused=True)
-        gradients.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(gradients)
+        gradients.append(torch.cat([part.flatten() for part in parts])[None])
+    return torch.cat(gradients)
 
 
 def clipped_sum(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Tensor:
@@ -460,12 +448,8 @@ class Training:
 
     def gradients(self, theta: Vector, entries: Sequence[Entry]) -> Tensor:
         """The gradients of a batch before they are clipped, shape (entries, parameters)."""
-        if not entries:
-            return torch.zeros(0, len(theta), dtype=torch.float64)
-        row, loss = torch.from_numpy(theta), self.dpsgd.loss
-        own = iter(
-            plain_gradients(self.module, row, [e[:2] for e in entries if e[2] is None], loss)
-            if any(e[2] is None for e in entries)
-            else ()
-        )
-        return torch.stack([next(own) if e[2] is None else e[2] for e in entries])
+        records = [entry[:2] for entry in entries if entry[2] is None]
+        row = torch.from_numpy(theta)
+        own = plain_gradients(self.module, row, records, self.dpsgd.loss)
+        given = [entry[2] for entry in entries if entry[2] is not None]
+        return torch.cat([own, *(gradient[None] for gradient in given)])

@@ -1,6 +1,6 @@
 """What every adversary of the catalogue keeps: from its config to canaries, runs and scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,14 +85,14 @@ def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> No
     np.testing.assert_equal(*pair)
 
 
-@pytest.mark.parametrize(
-    ("entry", "adjacency"),
-    [
-        pytest.param(entry, adjacency, id=f"{entry.name}-{adjacency}")
-        for entry in TRAINED
-        for adjacency in entry.adjacencies
-    ],
-)
+CRAFTED = {
+    f"{entry.name}-{adjacency}": (entry, adjacency)
+    for entry in TRAINED
+    for adjacency in entry.adjacencies
+}
+
+
+@pytest.mark.parametrize(("entry", "adjacency"), CRAFTED.values(), ids=CRAFTED)
 def test_canaries_follow_from_settings_and_seed(entry, adjacency, tmp_path):
     """Each slot has a target of its own, and fewer slots have the first of the same canaries."""
 
@@ -145,39 +145,37 @@ def test_the_cost_of_crafting_can_be_measured(entry, monkeypatch):
     assert sum(crafting_probe(stage, entry.cost, shape, device="cpu").measure()) > 0
 
 
+def pooled_scores(experiment: Experiment, shards: list[Path], canaries: Path | None) -> AuditScores:
+    names = {"audit": "a", "canary": "c", "score": "s"}
+    stage = experiment.stage(ScoringStage, audit="a")
+    return pool_scores(shards, stage, canaries=canaries, names=names)
+
+
 def scores_of_trainings(experiment: Experiment, folder: Path) -> AuditScores:
     """Crafts, trains in two shards, and scores, as the jobs of an audit do."""
     crafted, path = craft_canaries(crafting_of(experiment)), folder / "canaries.npz"
     write_canaries(path, crafted)
-    shards = [folder / f"{index}.npz" for index in range(2)]
-    count = experiment.audits["a"].num_runs
-    for shard, runs in zip(shards, (range(3), range(3, count)), strict=True):
-        trained = train_shard(
-            experiment.stage(TrainingStage, audit="a"), data=DATA, canaries=crafted.canaries,
-            noise_multiplier=NOISE, runs=runs, inputs=hashes_of({"canaries": path}), device=CPU,
-        )  # fmt: skip
-        write_shard(shard, trained)
-    names = {"audit": "a", "canary": "c", "score": "s"}
-    stage = experiment.stage(ScoringStage, audit="a")
-    return pool_scores(shards, stage, canaries=path, names=names)
+    stage, shards = experiment.stage(TrainingStage, audit="a"), []
+    known = {"data": DATA, "canaries": crafted.canaries, "noise_multiplier": NOISE, "device": CPU}
+    for runs in (range(3), range(3, experiment.audits["a"].num_runs)):
+        shards.append(folder / f"{runs[0]}.npz")
+        shard = train_shard(stage, **known, runs=runs, inputs=hashes_of({"canaries": path}))
+        write_shard(shards[-1], shard)
+    return pooled_scores(experiment, shards, path)
 
 
-@pytest.mark.parametrize(
-    ("entry", "adjacency", "score", "batches"),
-    [
-        pytest.param(
-            *(entry, adjacency, score.name, batches),
-            id=f"{entry.name}-{adjacency}-{score.name}-{batches.get('sampling', 'poisson')}",
-        )
-        for entry in TRAINED
-        for adjacency in entry.adjacencies
-        for score in entry.scores
-        for batches in (SAMPLED, KNOWN)
-    ],
-)
+SCORED = {
+    f"{name}-{score.name}-{batches.get('sampling', 'poisson')}": (*crafted, score.name, batches)
+    for name, crafted in CRAFTED.items()
+    for score in crafted[0].scores
+    for batches in (SAMPLED, KNOWN)
+}
+
+
+@pytest.mark.parametrize(("entry", "adjacency", "score", "batches"), SCORED.values(), ids=SCORED)
 def test_scores_of_trainings_with_little_noise_are_higher_in_world_0(
-    entry: Adversary, adjacency: Adjacency, score: str, batches: dict, tmp_path: Path
-) -> None:
+    entry, adjacency, score, batches, tmp_path
+):
     changes = {"score": score}
     if score == "value":  # where a run started is not known: many are needed to see the worlds
         changes |= {"initialisation": "per_run", "num_runs": 256}
@@ -198,22 +196,26 @@ def test_scores_of_trainings_with_little_noise_are_higher_in_world_0(
             assert world0.min() > world1.max()
 
 
-def process_cases() -> Iterator[object]:
-    """Every process with each adjacency, score, and way to make its batches."""
-    for entry in BUILT_IN.values():
-        ways = [{"sample_rate": 0.3}]
-        if entry.in_first_step:
-            first = {"sampling": "fixed", "batch_size": 2}
-            ways = [first, {**first, "landscape": "converging", "landscape_threshold": 0.7}]
-        if "batches_per_pass" in entry.settings:
-            shuffled = {"sampling": "shuffled", "batches_per_pass": 2}
-            ways += [{**shuffled, "other_records": others} for others in OtherRecords]
-        for adjacency in entry.adjacencies if not entry.is_trained else ():
-            for score in entry.scores:
-                for way in ways:
-                    kind = way.get("landscape") or way.get("other_records") or ""
-                    name = f"{entry.name}-{adjacency}-{score.name}-{kind}"
-                    yield pytest.param(entry, adjacency, score.name, way, id=name)
+def ways_of(entry: Adversary) -> list[dict]:
+    """The ways in which a process makes its batches."""
+    ways = [{"sample_rate": 0.3}]
+    if entry.in_first_step:
+        first = {"sampling": "fixed", "batch_size": 2}
+        ways = [first, {**first, "landscape": "converging", "landscape_threshold": 0.7}]
+    if "batches_per_pass" in entry.settings:
+        shuffled = {"sampling": "shuffled", "batches_per_pass": 2}
+        ways += [{**shuffled, "other_records": others} for others in OtherRecords]
+    return ways
+
+
+PROCESSES = {
+    f"{entry.name}-{adjacency}-{score.name}-{number}": (entry, adjacency, score.name, way)
+    for entry in BUILT_IN.values()
+    if not entry.is_trained
+    for adjacency in entry.adjacencies
+    for score in entry.scores
+    for number, way in enumerate(ways_of(entry))
+}
 
 
 def pooled(experiment: Experiment, cuts: Sequence[int], sigma: float, folder: Path) -> Floats:
@@ -223,15 +225,13 @@ def pooled(experiment: Experiment, cuts: Sequence[int], sigma: float, folder: Pa
         paths.append(folder / f"{len(cuts)}-{first}.npz")
         write_shard(paths[-1], draw_shard(Drawing(stage, sigma, range(first, last))))
         assert read_shard(paths[-1]).run.tolist() == list(range(first, last))
-    names = {"audit": "a", "canary": "c", "score": "s"}
-    stage = experiment.stage(ScoringStage, audit="a")
-    return pool_scores(paths, stage, canaries=None, names=names).scores[0, :, 0]
+    return pooled_scores(experiment, paths, None).scores[0, :, 0]
 
 
-@pytest.mark.parametrize(("entry", "adjacency", "score", "way"), [*process_cases()])
+@pytest.mark.parametrize(("entry", "adjacency", "score", "way"), PROCESSES.values(), ids=PROCESSES)
 def test_a_process_is_drawn_run_by_run_and_scored_by_its_likelihood(
-    entry: Adversary, adjacency: Adjacency, score: str, way: dict, tmp_path: Path
-) -> None:
+    entry, adjacency, score, way, tmp_path
+):
     sigma, count, epsilon = 1.1, 20_480, 0.4
     changes = {"score": score, "num_runs": count, "num_steps": 4, "record_every": 2}
     experiment, of_other_seed = (

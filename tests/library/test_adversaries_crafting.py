@@ -1,55 +1,43 @@
-"""Canaries that are records, their targets and the reference model, against autograd and loops."""
+"""Canaries, their targets and the trainings that choose them, against autograd and loops."""
 
 import copy
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
+import by_hand
 import numpy as np
 import pytest
 import torch
-from by_hand import (
-    CPU,
-    Floats,
-    cosine,
-    crafting_for,
-    gradients_of,
-    overlapping_classes,
-    record_gradient,
-    start_of,
-    with_reference,
-)
-from numpy.typing import NDArray
+from by_hand import CPU, Floats, cosine, crafting_for, gradients_of, overlapping_classes, start_of
+from one_record_at_a_time import clipped_sum
 from torch import nn
 
-from dpcanary.adversaries.crafting import (
-    Crafting,
-    RecordGradients,
-    Target,
-    craft_canaries,
-    input_canary,
-)
-from dpcanary.adversaries.input import (
-    crafted_input,
-    crafted_inputs,
-    flipped_labels,
-    mislabeled,
-    natural,
-)
-from dpcanary.canaries import InputCanary
+from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries import gradient as of_gradients
+from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
+from dpcanary.adversaries.gradient import random_dimensions, simulated_dimensions
+from dpcanary.adversaries.input import crafted_inputs, flipped_labels, mislabeled, natural
+from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
+from dpcanary.randomness import generator
 from dpcanary.records import Records, Split
+from dpcanary.scoring import scores
+from dpcanary.scoring.scores import ScoringContext, canary_loss, coordinate
 from dpcanary.training import simulation
+from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.settings import Initialisation, Loss, Optimizer
-from dpcanary.training.simulation import Reference, train_reference
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.models import module_of
+from dpcanary.training.noise import Noise
+from dpcanary.training.settings import Initialisation, Loss, Optimizer, Purpose
+from dpcanary.training.simulation import Movement, Reference, simulated_movement, train_reference
 
-NUM_RECORDS, NUM_AUXILIARY, NUM_FEATURES, NUM_CLASSES = 40, 60, 9, 5
+NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 40, 9, 5
 
 
 def some_data(num_features: int = NUM_FEATURES) -> Split:
-    records = overlapping_classes(NUM_RECORDS + NUM_AUXILIARY, num_features, NUM_CLASSES)
+    records = overlapping_classes(100, num_features, NUM_CLASSES)
     return Split(records[:NUM_RECORDS], records[NUM_RECORDS:], records[:0])
 
 
@@ -62,7 +50,7 @@ def attack_on(data: Split, *, sizes: list[int]) -> Crafting:
     settings = {"model": "mlp" if sizes else "linear", "hidden_sizes": sizes}
     known = {"learning_rate": 0.5, "num_steps": 100, "sample_rate": 0.2}
     known["initialisation"] = "per_run" if sizes else "zeros"
-    return with_reference(crafting_for(data, **settings, **known))
+    return by_hand.with_reference(crafting_for(data, **settings, **known))
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +67,8 @@ def with_data(crafting: Crafting, **parts: Records) -> Crafting:
     return replace(crafting, data=replace(crafting.data, **parts))
 
 
-def by_hand(crafting: Crafting, features: NDArray, label: int) -> Floats:
-    """The gradient of one record at the reference model."""
-    return record_gradient(crafting.module, crafting.reference.parameters, features, label)
-
-
-def all_by_hand(crafting: Crafting, records: Records) -> list[Floats]:
+def at_reference(crafting: Crafting, records: Records) -> Floats:
+    """The gradient of each record at the reference model."""
     return gradients_of(crafting.module, crafting.reference.parameters, records)
 
 
@@ -119,22 +103,11 @@ def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_a
     assert reference.least_confident(5).tolist() == [3, 1, 2, 4, 0]
 
 
-def first_alone(crafting: Crafting) -> list[InputCanary]:
-    return [input_canary(crafting.data.auxiliary[:1], crafting.targets[0])]
-
-
-def no_list(crafting: Crafting) -> None:
-    pass
-
-
-def numbers(crafting: Crafting) -> list[int]:
-    return [1, 2, 3]
-
-
 def test_mislabeled_is_the_most_opposed_label(attack: Crafting) -> None:
     crafting = changed(attack, num_slots=NUM_RECORDS)
     for canary, target in zip(mislabeled(crafting), crafting.targets, strict=True):
-        gradients = [by_hand(attack, target.features, label) for label in range(NUM_CLASSES)]
+        relabelled = Records(np.tile(target.features, (NUM_CLASSES, 1)), np.arange(NUM_CLASSES))
+        gradients = at_reference(attack, relabelled)
         cosines = [cosine(gradient, gradients[target.label]) for gradient in gradients]
         assert canary.label == int(np.argmin(cosines)) != target.label
         assert canary.target == target.index
@@ -143,10 +116,10 @@ def test_mislabeled_is_the_most_opposed_label(attack: Crafting) -> None:
 
 def test_natural_is_the_most_opposed_auxiliary_record_that_is_left(attack: Crafting) -> None:
     crafting = changed(attack, num_slots=NUM_RECORDS)
-    candidates = all_by_hand(attack, AUXILIARY)
+    candidates = at_reference(attack, AUXILIARY)
     free, favourites = set(range(len(AUXILIARY))), set()
     for canary, target in zip(natural(crafting), crafting.targets, strict=True):
-        own = by_hand(attack, target.features, target.label)
+        [own] = at_reference(attack, PRIVATE[target.index : target.index + 1])
         cosines = [cosine(gradient, own) for gradient in candidates]
         favourites.add(int(np.argmin(cosines)))
         best = min(free, key=lambda record: cosines[record])
@@ -165,7 +138,7 @@ def objective(gradient: Floats, target: Floats) -> float:
 
 
 @contextmanager
-def full_bar(total: int, unit: str) -> Iterator[SimpleNamespace]:
+def full_bar(total: int, unit: str):
     """A progress bar that must be full in the end."""
     ticks: list[int] = []
     yield SimpleNamespace(update=ticks.append)
@@ -184,24 +157,36 @@ def test_crafted_inputs_oppose_their_targets(sizes, num_features, most):
         assert (canary.target, canary.label) == (target.index, target.label)
         assert canary.features.dtype == np.float32
 
-        def gradient(features: NDArray[np.float32], label: int = target.label) -> Floats:
-            return by_hand(crafting, features, label)
-
-        own, crafted = gradient(target.features), gradient(canary.features)
+        directions = rng.normal(size=(25, num_features)).astype(np.float32)
+        directions *= 0.05 / np.linalg.norm(directions, axis=1, keepdims=True)
+        rows = [target.features, canary.features, np.zeros_like(target.features)]
+        rows = Records(np.stack([*rows, *(canary.features + directions)]), [target.label] * 28)
+        own, crafted, start, *near = at_reference(crafting, rows)
         assert cosine(crafted, own) < most
-        assert objective(crafted, own) < objective(gradient(np.zeros_like(target.features)), own)
+        assert objective(crafted, own) < objective(start, own)
         if sizes:
             continue  # not at a minimum yet
-        for direction in rng.normal(size=(25, num_features)).astype(np.float32):
-            near = canary.features + 0.05 * direction / np.linalg.norm(direction)
-            assert objective(gradient(near), own) > objective(crafted, own)
+        assert objective(crafted, own) < min(objective(each, own) for each in near)
         for measure in (objective, cosine):
-            real = all_by_hand(crafting, crafting.data.auxiliary)
+            real = at_reference(crafting, crafting.data.auxiliary)
             assert measure(crafted, own) < min(measure(each, own) for each in real)
 
 
-def crafted_by(function: str) -> Callable[[Crafting], object]:
-    return lambda crafting: craft_canaries(changed(crafting, function=function, num_slots=3))
+def first_alone(crafting):
+    return [InputCanary(crafting.data.auxiliary.features[0], 1, 0)]
+
+
+def no_list(crafting):
+    pass
+
+
+def numbers(crafting):
+    return [1, 2, 3]
+
+
+def crafted_by(function: str):
+    named = {"function": f"{__name__}:{function}", "num_slots": 3}
+    return lambda crafting: craft_canaries(changed(crafting, **named))
 
 
 def of_one_class(crafting: Crafting) -> Crafting:
@@ -209,23 +194,17 @@ def of_one_class(crafting: Crafting) -> Crafting:
     return with_data(crafting, private=alike, auxiliary=alike, test=alike)
 
 
-def crafted_for(features: NDArray, step_size: float) -> Callable[[Crafting], object]:
-    target = Target(0, features, int(PRIVATE.labels[0]))
-    return lambda crafting: crafted_input(
-        gradients=crafting.gradients, target=target, num_steps=20, step_size=step_size
-    )
-
-
 WITH_NAN = AUXILIARY.features.copy()
 WITH_NAN[11, 2] = np.nan
+INTEGERS = Records(np.ones(PRIVATE.features.shape, np.int64), PRIVATE.labels)
 DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (crafted_by(f"{__name__}:first_alone"), "first_alone made 1 canaries for 3 slots"),
-    (crafted_by(f"{__name__}:no_list"), "no_list returned None; it must return a list of can"),
-    (crafted_by(f"{__name__}:numbers"), "numbers returned 1; it must return a list of canar"),
-    (crafted_by(f"{__name__}:nothing"), "there is no function '.*:nothing'"),
+    (crafted_by("first_alone"), "first_alone made 1 canaries for 3 slots"),
+    (crafted_by("no_list"), "no_list returned None; it must return a list of canaries"),
+    (crafted_by("numbers"), "numbers returned 1; it must return a list of canaries"),
+    (crafted_by("nothing"), "there is no function '.*:nothing'"),
     (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
     (lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
      "num_slots 8 is more than the 7 auxiliary records"),
@@ -236,8 +215,10 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
     (lambda own: mislabeled(of_one_class(own)), "needs a dataset of at least 2 classes"),
     (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
     (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
-    (crafted_for(PRIVATE.features[0], np.inf), "crafted_input diverged; lower crafting_step"),
-    (crafted_for(np.arange(NUM_FEATURES), 1.0), "needs features that are real numbers"),
+    (lambda own: crafted_inputs(changed(own, crafting_step_size=np.inf)),
+     "crafted_input diverged; lower crafting_step"),
+    (lambda own: crafted_inputs(with_data(own, private=INTEGERS)),
+     "needs features that are real numbers"),
 ])  # fmt: skip
 def test_what_cannot_be_crafted_is_refused(attack, call, message):
     with pytest.raises(InputError, match=message):
@@ -253,14 +234,10 @@ def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_step
     """The linear model starts from zeros."""
     module = crafting_for(DATA, model="mlp" if sizes else "linear", hidden_sizes=sizes).module
     ticks: list[int] = []
-    reference = train_reference(
-        module=module,
-        records=PRIVATE,
-        dpsgd=DPSGD(0.0, 0.1, rate, (num_steps,), optimizer=optimizer),  # it is not clipped
-        initialisation=Initialisation.PER_RUN if sizes else Initialisation.ZEROS,
-        device=CPU,
-        on_progress=ticks.append,
-    )
+    dpsgd = DPSGD(0.0, 0.1, rate, (num_steps,), optimizer=optimizer)  # it is not clipped
+    known = {"module": module, "records": PRIVATE, "device": CPU, "on_progress": ticks.append}
+    start = Initialisation.PER_RUN if sizes else Initialisation.ZEROS
+    reference = train_reference(dpsgd=dpsgd, initialisation=start, **known)
     twin = copy.deepcopy(module)
     for part in twin.parameters() if not sizes else ():
         nn.init.zeros_(part)
@@ -293,3 +270,260 @@ def test_confidence_is_the_probability_of_the_label() -> None:
     )
     probability = 1 / (1 + np.exp(-0.7))
     assert of_one_logit.tolist() == pytest.approx([probability, 1 - probability])
+
+
+# Gradient canaries, simulated trainings and what is observed, on records of three classes.
+COUNT, CLASSES, BATCH, STEPS, RATE, CLIP = 60, 3, 16, 12, 0.7, 0.4
+PARAMETERS = 4 * (5 + 1) + CLASSES * 5
+SIXTY = overlapping_classes(COUNT, 5, CLASSES)
+FIXED = {"sampling": "fixed", "batch_size": BATCH, "canary_period": 1}
+SAMPLED = {"sampling": "poisson", "batch_size": None, "canary_period": None, "sample_rate": 0.25}
+LINEAR = {"model": "linear", "hidden_sizes": []}
+
+
+def crafting_of(**changes: object) -> Crafting:
+    """By default, on known batches."""
+    known = {"learning_rate": RATE, "num_steps": STEPS, "max_grad_norm": CLIP, **FIXED}
+    data = Split(SIXTY, SIXTY[:0], SIXTY[:0])
+    return crafting_for(data, **known | {"adjacency": "add_remove"} | changes)
+
+
+def mechanism(noise: float, record_steps: object, **changes: object) -> DPSGD:
+    return DPSGD(noise, CLIP, RATE, record_steps, **FIXED | changes)
+
+
+def known_batches(left_out: list[int]) -> list[np.ndarray]:
+    others = np.delete(np.arange(COUNT), left_out)
+    batches = KnownBatches(others, batch_size=BATCH, seed=6)
+    return [batches.at(step) for step in range(STEPS)]
+
+
+def clipped(module: nn.Module, weights: Floats, batch: np.ndarray, clip: float) -> Floats:
+    gradients = torch.from_numpy(gradients_of(module, weights, SIXTY[batch]))
+    return clipped_sum(gradients, torch.ones(len(batch)), clip).numpy()
+
+
+def path_by_hand(
+    module: nn.Module,
+    batches: list[np.ndarray],
+    *,
+    clip: float = CLIP,
+    factors: tuple[float, ...] = (RATE / BATCH,) * STEPS,
+    start: Floats | None = None,
+) -> list[Floats]:
+    """The parameters before and after every step of a training without noise."""
+    path = [start_of(module) if start is None else start]
+    for factor, batch in zip(factors, batches, strict=True):
+        path.append(path[-1] - factor * clipped(module, path[-1], batch, clip))
+    return path
+
+
+def movement_of(path: list[Floats]) -> Movement:
+    updates = np.diff(path, axis=0)
+    final = np.abs(path[-1] - path[0])
+    return Movement(np.abs(updates).sum(axis=0), (updates**2).sum(axis=0), final)
+
+
+def coordinates_of(canaries: list[GradientCanary]) -> list[int]:
+    return [canary.coordinate for canary in canaries]
+
+
+def test_drawn_dimensions_directions_and_labels_are_uniform():
+    canaries = [random_dimensions(crafting_of(seed=seed))[0] for seed in range(400)]
+    counts = np.bincount(coordinates_of(canaries), minlength=PARAMETERS)
+    # Chi-squared with 38 degrees of freedom: mean 38, standard deviation 8.7.
+    assert ((counts - 400 / PARAMETERS) ** 2).sum() * PARAMETERS / 400 < 38 + 5 * 8.7
+    assert len({canary.target for canary in canaries}) > 50
+
+    drawn = [
+        of_gradients.random_directions(crafting_of(seed=seed))[0].gradient for seed in range(300)
+    ]
+    squares = (np.array(drawn) ** 2).mean(axis=0) / CLIP**2
+    # A squared coordinate is Beta(1/2, (p-1)/2): standard deviation about sqrt(2) / p.
+    np.testing.assert_allclose(squares, 1 / PARAMETERS, atol=5 * 2**0.5 / PARAMETERS / 300**0.5)
+    assert np.abs(np.mean(drawn, axis=0)).max() < 5 * CLIP / (300 * PARAMETERS) ** 0.5
+
+    others = {label: [] for label in range(CLASSES)}
+    for canary in flipped_labels(crafting_of(num_slots=COUNT)):
+        others[int(SIXTY.labels[canary.target])].append(canary.label)
+    for label, drawn in others.items():
+        for other in range(CLASSES):
+            assert (drawn.count(other) > 3) == (other != label)  # 10 are expected
+
+
+def test_there_are_no_more_slots_than_parameters():
+    canaries = of_gradients.least_updated(crafting_of(num_slots=18, **LINEAR))
+    assert sorted(coordinates_of(canaries)) == list(range(18))
+    with pytest.raises(InputError, match="num_slots 19 is more than the model's 18 parameters"):
+        random_dimensions(crafting_of(num_slots=19, **LINEAR))
+
+
+@pytest.mark.parametrize("ranking", ["per_step", "final_model", None])
+@pytest.mark.parametrize(("simulation", "adjacency"), [
+    *(("noiseless", adjacency) for adjacency in Adjacency), ("unclipped", "add_remove"),
+])  # fmt: skip
+def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
+    """On the batches of the runs. `least_updated`, without a ranking, sums absolute updates."""
+    settings = {"simulation": simulation, "adjacency": adjacency, "num_slots": 10}
+    crafting = crafting_of(**settings, **({"ranking": ranking} if ranking else {}))
+    targets = [target.index for target in crafting.targets]
+    batches = known_batches(targets if adjacency == "substitute" else [])
+    clip = np.inf if ranking and simulation == "unclipped" else CLIP
+    moved = movement_of(path_by_hand(crafting.module, batches, clip=clip))
+    ranks = {"per_step": moved.squared, "final_model": moved.final, None: moved.absolute}[ranking]
+    canaries = (simulated_dimensions if ranking else of_gradients.least_updated)(crafting)
+    assert coordinates_of(canaries) == np.argsort(ranks)[:10].tolist()
+    assert [canary.target for canary in canaries] == targets
+
+
+def movement(**changes: object) -> Movement:
+    """On known batches of all records, without noise."""
+    known = {
+        "module": crafting_of().module, "records": SIXTY,
+        "dpsgd": mechanism(0.0, STEPS, adjacency="add_remove"),
+        "initialisation": Initialisation.FIXED, "seed": 6, "device": CPU,
+    }  # fmt: skip
+    return simulated_movement(**known | changes)
+
+
+@pytest.mark.parametrize(("rate", "model"), [(0.2, {}), (0.02, LINEAR)])
+def test_movement_on_sampled_batches_equals_a_loop(rate, model):
+    """At the lower rate, some batches are empty. The learning rate falls."""
+    module = crafting_of(**model).module
+    dpsgd = DPSGD(0.0, CLIP, lambda step: 1 / (1 + step), (STEPS,), sample_rate=rate)
+    start = Initialisation.ZEROS if model else Initialisation.FIXED
+    changes = {"module": module, "dpsgd": dpsgd, "initialisation": start}
+    moved = movement(**changes)
+    stream = generator(seed=6, purpose=4)  # the documented key
+    batches = [np.flatnonzero(stream.random(COUNT) < rate) for _ in range(STEPS)]
+    assert (min(map(len, batches)) == 0) == (rate == 0.02)
+    start = start_of(module) * (0.0 if model else 1.0)
+    factors = tuple(1 / (1 + step) / (rate * COUNT) for step in range(STEPS))
+    path = path_by_hand(module, batches, factors=factors, start=start)
+    for name, values in vars(movement_of(path)).items():
+        np.testing.assert_allclose(getattr(moved, name), values, atol=1e-5 * values.max())
+    assert not np.array_equal(moved.absolute, movement(**changes, seed=7).absolute)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "is_theirs"), [(Purpose.SIMULATED_NOISE, True), (Purpose.NOISE, False)]
+)
+def test_simulated_noise_is_not_that_of_the_runs(purpose, is_theirs):
+    """Canaries that were chosen by the runs' own noise would depend on what they are to show."""
+    moved = movement(dpsgd=mechanism(500.0, 1)).final
+    drawn = torch.zeros(1, len(moved))
+    run, scale = torch.zeros(1, dtype=torch.int64), 500.0 * CLIP * RATE / BATCH
+    Noise(seed=6).add(drawn, factor=0.0, scale=scale, runs=run, step=0, purpose=purpose)
+    gaps = np.sort(moved) - np.sort(np.abs(drawn[0].numpy()))
+    # Gradients are as long as the 500th part of one coordinate's noise.
+    assert (np.abs(gaps).max() < 0.02 * scale) == is_theirs
+
+
+def test_noisy_simulation_chooses_with_the_audits_noise():
+    def order(**changes: object) -> tuple[int, ...]:
+        canaries = simulated_dimensions(crafting_of(num_slots=10, **changes))
+        return tuple(coordinates_of(canaries))
+
+    noisy = {"simulation": "noisy", "noise": 100.0}
+    little = order(simulation="noisy", noise=1e-6)
+    assert little == order()
+    # Each simulation has noise of its own.
+    assert len({little, order(**noisy), order(**noisy, num_simulations=1)}) == 3
+    assert order(**noisy, seed=7) != order(**noisy)
+
+
+def test_simulations_of_unknown_starts():
+    """Several start at random, which is their only difference; one starts from the module."""
+    per_run = {"initialisation": Initialisation.PER_RUN}
+    moved = {count: movement(num_simulations=count, **per_run).squared for count in (1, 3)}
+    np.testing.assert_array_equal(moved[1], movement().squared)
+    for count, squared in moved.items():
+        crafting = crafting_of(initialisation="per_run", num_slots=10, num_simulations=count)
+        coordinates = coordinates_of(simulated_dimensions(crafting))
+        assert coordinates == np.argsort(squared)[:10].tolist()
+    assert not np.allclose(moved[3], 3 * moved[1], rtol=0.1)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+@pytest.mark.parametrize(
+    ("craft", "sampling"),
+    [(random_dimensions, {}), (simulated_dimensions, {}), (random_dimensions, SAMPLED)],
+    ids=["random", "simulated", "sampled"],
+)
+def test_drift_is_that_of_a_training_without_canaries(craft, sampling, adjacency):
+    """Sampled batches are replaced by their mean, without the targets."""
+    changes = {"num_slots": 3, "drift_steps": [5, STEPS], "adjacency": adjacency}
+    crafting = crafting_of(**changes, **sampling)
+    canaries = craft(crafting)
+    targets = [canary.target for canary in canaries]
+    if sampling:
+        batches, size = [np.delete(np.arange(COUNT), targets)] * STEPS, COUNT
+    else:
+        batches, size = known_batches(targets if adjacency == "substitute" else []), BATCH
+    path = path_by_hand(crafting.module, batches, factors=(RATE / size,) * STEPS)
+    for canary in canaries:
+        expected = [path[step][canary.coordinate] - path[0][canary.coordinate] for step in (5, 12)]
+        np.testing.assert_allclose(canary.drift, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_the_drift_of_each_slot_and_step_is_taken_off_unless_the_training_diverges():
+    several = crafting_of(num_slots=2, drift_steps=[STEPS])
+    stage = several.stage.model_copy(update={"learning_rate": 1e39})  # a config refuses it
+    with pytest.raises(InputError, match="training without noise diverged"):
+        random_dimensions(replace(several, stage=stage))
+    canaries = (GradientCanary(0, 0, (1.0, 2.0)), GradientCanary(1, 1, (3.0, 5.0)))
+    context = ScoringContext(1.0, 1.0, (2, 4), CanarySet(canaries, (0, 0)))
+    changes = np.random.default_rng(3).normal(size=(4, 2, 2))
+    np.testing.assert_array_equal(coordinate(changes, context), [[1, 3], [2, 5]] - changes)
+
+
+@pytest.mark.parametrize(("weights", "variance"), [("kaiming", 2 / 40), ("xavier", 2 / 100)])
+def test_initial_weights_have_the_variance_of_their_name(weights, variance):
+    """The first layer has 40 inputs and 60 outputs."""
+    stage = crafting_of(hidden_sizes=[60], initial_weights=weights).stage
+    layer = module_of(stage, shape=(40,), num_classes=CLASSES)[0]
+    weight = layer.weight.detach().double()
+    assert weight.var().item() == pytest.approx(variance, rel=0.1)
+    assert weight.abs().max().item() <= (3 * variance) ** 0.5
+    assert not layer.bias.any()
+
+
+def test_cosine_is_that_of_the_change():
+    [canary] = of_gradients.random_directions(crafting_of())
+    dpsgd, module = mechanism(1.0, (2, 4), adjacency="add_remove"), crafting_of().module
+    known = {"module": module, "records": SIXTY, "canary": canary, "dpsgd": dpsgd}
+    known |= {"observe": "change_and_length", "keep_parameters": True}
+    result = train_ensemble(**known, runs=6, seed=1)
+    changes = result.parameters - start_of(module)
+    expected = [-cosine(change, canary.gradient.astype(np.float64)) for change in changes]
+    context = ScoringContext(1.0, 1.0, (2, 4), result.canaries)
+    cosines = scores.cosine(result.observations.astype(np.float64), context)
+    np.testing.assert_allclose(cosines[:, -1, 0], expected, rtol=0, atol=1e-5)
+    assert scores.cosine(np.zeros((2, 1, 1, 2)), context).tolist() == [[[0.0]], [[0.0]]]
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [
+    (Loss.CROSS_ENTROPY, 4), *((Loss.BINARY_CROSS_ENTROPY, outputs) for outputs in (1, 2, 4)),
+])  # fmt: skip
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+def test_loss_is_that_of_pytorch(loss, outputs, adjacency):
+    """Of two slots, whose canaries and targets have different labels."""
+    logits = np.random.default_rng(3).normal(size=(7, 2, 2, 2, outputs))
+    last = max(2, outputs) - 1
+    canaries = tuple(InputCanary(np.zeros(1, np.float32), label, 0) for label in (last, 0))
+    known = {"adjacency": adjacency, "loss": loss}
+    context = ScoringContext(1.0, 1.0, (1, 2), CanarySet(canaries, (0, 1)), **known)
+
+    def losses(record: int, *labels: int) -> np.ndarray:
+        values = torch.from_numpy(logits[..., record, :]).flatten(0, 2)
+        goals = torch.tensor(labels).repeat(14)
+        if loss is Loss.CROSS_ENTROPY:
+            return nn.functional.cross_entropy(values, goals, reduction="none").numpy()
+        goals = goals[:, None] if outputs == 1 else nn.functional.one_hot(goals, outputs)
+        binary = nn.functional.binary_cross_entropy_with_logits
+        return binary(values, goals.double(), reduction="none").mean(dim=-1).numpy()
+
+    expected = -losses(1, last, 0)
+    if adjacency is Adjacency.SUBSTITUTE:
+        expected = losses(1, last, 0) - losses(0, 0, 1)
+    np.testing.assert_allclose(canary_loss(logits, context).ravel(), expected, rtol=1e-12)

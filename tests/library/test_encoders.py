@@ -4,21 +4,15 @@ import json
 import socket
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from running import call
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoTokenizer,
-    BertConfig,
-    BertModel,
-    BertTokenizerFast,
-    ViTConfig,
-    ViTImageProcessorPil,
-    ViTModel,
-)
+from transformers import BertModel, BertTokenizerFast, ViTImageProcessorPil, ViTModel
 
 from dpcanary.datasets.sources import load_records
 from dpcanary.encoders.extraction import extract_features, load_encoder
@@ -35,16 +29,14 @@ TEXTS = np.array(
     [" ".join(np.random.default_rng(n).choice(WORDS[:8], 1 + n % 9)) for n in range(30)]
 )
 
-SMALL = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
-    "initializer_range": 0.5,
-}  # fmt: skip
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.5}
+SMALL |= {"hidden_size": 16, "intermediate_size": 32}
 
 
 def write_vit(folder: Path) -> Path:
     """Two layers of width 16; images become 24 x 24, in patches of 8."""
     torch.manual_seed(0)
-    config = ViTConfig(image_size=24, patch_size=8, **SMALL)
+    config = transformers.ViTConfig(image_size=24, patch_size=8, **SMALL)
     ViTModel(config).save_pretrained(folder)
     means, deviations, size = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25], {"height": 24, "width": 24}
     processor = ViTImageProcessorPil(size=size, resample=3, image_mean=means, image_std=deviations)
@@ -55,16 +47,15 @@ def write_vit(folder: Path) -> Path:
 def write_sentence_transformer(folder: Path) -> Path:
     """Two layers of width 16, mean pooling, unit length."""
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=5 + len(WORDS), max_position_embeddings=32, **SMALL)
+    config = transformers.BertConfig(vocab_size=5 + len(WORDS), max_position_embeddings=32, **SMALL)
     BertModel(config).save_pretrained(folder)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
     BertTokenizerFast(vocab=vocabulary, model_max_length=32).save_pretrained(folder)
-    parts = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
-    modules = [
-        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for at, (path, kind) in enumerate(parts.items())
-    ]
+    modules = []
+    for at, kind in enumerate(("Transformer", "Pooling", "Normalize")):
+        named = {"idx": at, "name": str(at), "path": f"{at}_{kind}" if at else ""}
+        modules.append(named | {"type": f"sentence_transformers.models.{kind}"})
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
@@ -73,18 +64,13 @@ def write_sentence_transformer(folder: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def attempts(monkeypatch) -> list[object]:
-    found: list[object] = []
-
-    def refuse(*args, **_):
-        found.append(args)
-        raise OSError("no network in tests")
-
+def attempts(monkeypatch):
+    refuse = Mock(side_effect=OSError("no network in tests"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    return found
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+    return refuse.mock_calls
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +101,8 @@ def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit
         states = ViTModel.from_pretrained(vit).eval()(pixels_by_hand(vit, IMAGES))
     by_hand = states.last_hidden_state[:, 0].numpy()
     np.testing.assert_allclose(features, by_hand, rtol=1e-5, atol=1e-5)
-    tokenizer, model = AutoTokenizer.from_pretrained(bert), BertModel.from_pretrained(bert).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
+    model = BertModel.from_pretrained(bert).eval()
     for text, feature in zip(TEXTS, encoded(bert, TEXTS), strict=True):
         with torch.no_grad():  # one text alone: nothing is padded
             tokens = model(**tokenizer(str(text), return_tensors="pt")).last_hidden_state[0]
@@ -126,8 +113,7 @@ def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit
 
 @pytest.mark.parametrize(("kind", "records"), [("vit", IMAGES), ("bert", TEXTS)])
 def test_batches_change_rounding_and_threads_nothing(kind, records, request, capfd):
-    from transformers.utils import logging
-
+    logging = transformers.utils.logging
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     capfd.readouterr()
     encoder = load_encoder(find_encoder(str(request.getfixturevalue(kind))), records, device=CPU)
@@ -195,16 +181,15 @@ def test_records_must_be_of_the_encoders_kind(vit, bert):
 
 
 def test_folders_without_a_model_are_refused(vit, tmp_path):
-    from transformers import ConvNextConfig, ConvNextModel
-
-    config = ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
+    config = transformers.ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
+    model = transformers.ConvNextModel(config)
     content = (vit / "config.json").read_bytes()
     for change, message in [
         (lambda: None, r"has no \.safetensors file; only weights in"),
         (lambda: (tmp_path / "model.safetensors").write_bytes(b"no"), "neither images nor texts"),
         (lambda: ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path), LOADED),
         (lambda: (tmp_path / "config.json").write_bytes(content), LOADED),
-        (lambda: ConvNextModel(config).save_pretrained(tmp_path), "has no class token"),
+        (lambda: model.save_pretrained(tmp_path), "has no class token"),
     ]:
         change()
         with pytest.raises(InputError, match=message):
@@ -269,7 +254,7 @@ def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch
 
 
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
-    return FeaturesStage(**{"source": source, "encoder": encoder, "seed": 0, **changes})
+    return FeaturesStage(source=source, encoder=encoder, seed=0, **changes)
 
 
 def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:

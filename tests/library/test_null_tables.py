@@ -93,16 +93,14 @@ def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
 def test_statistics_are_the_same_without_numba_in_blocks_and_on_one_core(
     monkeypatch, family, sizes
 ):
-    """To the last bit, so that tables are."""
     per_job, num_jobs = 6, 3
     monkeypatch.setattr(simulation, "_NORMALS_PER_JOB", per_job * sum(sizes))
     arguments = {"curves": family.curves(np.linspace(0, 5, 9)), "looks": [sizes], "seed": 2}
     arguments["scans"] = terms_of(family, sizes, significance=0.1)
     arguments["num_samples"] = per_job * num_jobs
     compiled = simulate_statistics(**arguments)
-    for name, value in (
-        ("_num_cores", lambda: 1), ("is_installed", lambda package: False), ("_AT_ONCE", 100),
-    ):  # fmt: skip
+    without = {"_num_cores": lambda: 1, "is_installed": lambda package: False, "_AT_ONCE": 100}
+    for name, value in without.items():
         monkeypatch.setattr(simulation, name, value)
         assert np.array_equal(simulate_statistics(**arguments), compiled)
     if sizes == (280, 230):  # every job draws its own normals
@@ -110,9 +108,10 @@ def test_statistics_are_the_same_without_numba_in_blocks_and_on_one_core(
         assert len(np.unique(of_jobs, axis=0)) == num_jobs
 
 
-@pytest.mark.parametrize(
-    ("sizes", "num_samples"), [((400, 600), 1_500), exhaustive(((1_000, 320), 4_000))]
-)
+OF_SAMPLES = [((400, 600), 1_500), exhaustive(((1_000, 320), 4_000))]
+
+
+@pytest.mark.parametrize(("sizes", "num_samples"), OF_SAMPLES)
 @pytest.mark.usefixtures("few_told_apart")
 def test_simulated_statistics_have_the_law_of_those_of_all_scores(sizes, num_samples):
     """Order statistics that are drawn alone, against those of scores that are all drawn."""
@@ -278,7 +277,6 @@ def test_what_cannot_be_kept_is_there_all_the_same(kept, tmp_path, monkeypatch, 
     assert asked("x") == [1, 1, 1]
     assert "DPCANARY_CACHE" in caplog.text
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "new"))
-
     full = InputError("cannot write: the disk is full")
     monkeypatch.setattr(store, "write_arrays", Mock(side_effect=full))
     assert asked("x") == [1, 1, 1]
@@ -323,18 +321,18 @@ def test_sizes_of_the_package_are_exact_and_found_without_computing(monkeypatch,
     assert default_num_samples([(10, 10)], 0.001) >= 20_000
 
 
+BETWEEN = [(180, 180), *(exhaustive((n,)) for n in ((1_000, 1_200), (450, 450), (1_111, 1_111)))]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "sizes", [(180, 180), *(exhaustive((n,)) for n in ((1_000, 1_200), (450, 450), (1_111, 1_111)))]
-)
+@pytest.mark.parametrize("sizes", BETWEEN)
 def test_tables_between_sizes_are_exact(sizes):
     """Interpolated critical values against computed ones, to 0.2 % of mu.
 
     Both have errors of simulation: of at most 0.05 % here for 100,000 samples at mu = 1.
     """
-    own = simulation.compute_null_table(
-        family=GDP, looks=[sizes], significance=0.05, num_samples=100_000
-    )
+    known = {"family": GDP, "looks": [sizes], "significance": 0.05}
+    own = simulation.compute_null_table(**known, num_samples=100_000)
     table = store.packaged_table(sizes=sizes, significance=0.05)
     assert table is not None
     for rule in CALIBRATED:
@@ -345,13 +343,11 @@ def test_tables_between_sizes_are_exact(sizes):
             assert interpolated == pytest.approx(computed, abs=allowed), (rule, mu)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "mu"),
-    [
-        *(((100_000, 100_000), 0.7), ((40_000, 48_000), 0.0), exhaustive(((40_000, 48_000), 3.0))),
-        *(exhaustive(((33_000, 33_000), mu)) for mu in (0.0, 3.0)),
-    ],
-)
+MANY = [((100_000, 100_000), 0.7), ((40_000, 48_000), 0.0), exhaustive(((40_000, 48_000), 3.0))]
+MANY += [exhaustive(((33_000, 33_000), mu)) for mu in (0.0, 3.0)]
+
+
+@pytest.mark.parametrize(("sizes", "mu"), MANY)
 def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
     """Of 4,000 audits at 5 %, 6 % are three Monte-Carlo errors too many.
 
@@ -366,14 +362,11 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
         assert 0.015 < np.mean(np.array(bounds) > mu + 1e-9) < 0.06, rule
 
 
-@pytest.mark.parametrize(
-    ("adjacency", "q", "steps", "noise"),
-    [
-        ("substitute", 0.0625, 500, 1.6773),
-        exhaustive(("add_remove", 0.01, 500, 0.8)),
-        ("substitute", 0.25, 2, 3.0),
-    ],
-)
+MECHANISMS = [("substitute", 0.0625, 500, 1.6773), ("substitute", 0.25, 2, 3.0)]
+MECHANISMS += [exhaustive(("add_remove", 0.01, 500, 0.8))]
+
+
+@pytest.mark.parametrize(("adjacency", "q", "steps", "noise"), MECHANISMS)
 def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, noise):
     mechanism = Mechanism(adjacency, sample_rate=q, noise_multiplier=noise, num_steps=steps)
     family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)

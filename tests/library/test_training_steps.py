@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import one_record_at_a_time as plain
 import pytest
 import torch
-from one_record_at_a_time import DEVICES, MODELS, OUTPUTS, Training, Vector, clipped_sum, covering
+from one_record_at_a_time import MODELS, OUTPUTS, Training, Vector, clipped_sum, in_double
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
@@ -73,7 +74,6 @@ class Case:
         return MODELS[self.model].module(OUTPUTS[self.outputs][1])
 
     def records(self) -> tuple[Records, Records]:
-        """Private and test records."""
         outputs = OUTPUTS[self.outputs][1]
         features = MODELS[self.model].features(COUNT + 30).numpy()
         labels = np.random.default_rng(5).integers(0, max(2, outputs), COUNT + 30)
@@ -134,7 +134,7 @@ AXES = (
 CASES = {
     Case(*choice): None
     for models in (AXES[0], ("linear 33",), ("linear 6",))
-    for choice in covering((models, *AXES[1:]), lambda *choice: Case(*choice).is_possible)
+    for choice in plain.covering((models, *AXES[1:]), lambda *choice: Case(*choice).is_possible)
 }  # a dictionary keeps the order and drops what occurs twice
 
 
@@ -173,10 +173,8 @@ def observed(
 
 
 def logits_of(module: nn.Module, theta: Vector, features: np.ndarray) -> Vector:
-    twin = module.double()
-    vector_to_parameters(torch.from_numpy(theta), twin.parameters())
-    x = torch.from_numpy(features)
-    return twin(x.double() if x.is_floating_point() else x).detach().numpy()
+    double = in_double(module, torch.from_numpy(theta))
+    return double(torch.from_numpy(features)).detach().numpy()
 
 
 def missing_noise(training: Training, num_outputs: int, num_steps: int, drawn: Vector) -> Vector:
@@ -204,7 +202,7 @@ def missing_noise(training: Training, num_outputs: int, num_steps: int, drawn: V
     return parts * math.sqrt(variance) * scale
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", plain.DEVICES)
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: "-".join(str(value) for value in vars(case).values())
 )
