@@ -1,4 +1,7 @@
-"""Watched trainings with Opacus: all its modes, planted errors, several processes."""
+"""Watched trainings with Opacus: its modes, planted errors, several processes.
+
+Other trainings, as by schedules or with shuffled batches, are in test_blind_lists.py.
+"""
 
 import gc
 import itertools
@@ -15,7 +18,6 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import AdaClipDPOptimizer
-from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
@@ -53,7 +55,6 @@ def build(
     engine: type = PrivacyEngine,
     dtype: torch.dtype = torch.float32,
     frozen: bool = False,
-    groups: bool = False,
     batch_size: int = 50,
     module: nn.Module | None = None,
     trained: nn.Module | None = None,
@@ -69,9 +70,6 @@ def build(
     if frozen:
         model[0].weight.requires_grad_(False)
     parameters = (trained or model).parameters()
-    if groups:
-        parameters = [{"params": model[index].parameters()} for index in (0, 2, 4)]
-        parameters[1]["lr"] = 0.01
     options = {"noise_multiplier": SIGMA} | options
     criterion = nn.CrossEntropyLoss(reduction=loss_reduction)
     if mode == "ghost":
@@ -90,7 +88,7 @@ def build(
     return SimpleNamespace(criterion=rest[0] if rest else criterion, **made)
 
 
-def run(made, *, epochs: int = 8, loader=None, accumulate: int = 1, scheduler=None) -> None:
+def run(made, *, epochs: int = 8, loader=None, accumulate: int = 1) -> None:
     for _ in range(epochs):
         for place, (features, labels) in enumerate(loader or made.loader):
             if place % accumulate == 0:
@@ -98,8 +96,6 @@ def run(made, *, epochs: int = 8, loader=None, accumulate: int = 1, scheduler=No
             made.criterion(made.model(features), labels).backward()
             if place % accumulate == accumulate - 1:
                 made.optimizer.step()
-                if scheduler:
-                    scheduler.step()
 
 
 def watched(made: SimpleNamespace, train: Callable = run, **options):
@@ -116,7 +112,6 @@ MODES = {
     "adaptive": {"clipping": "adaptive", "unclipped_num_std": 3.0, **ADAPTIVE},
     "adaptive ghost": {"mode": "ghost", "engine": PrivacyEngineAdaptiveClipping, **ADAPTIVE},
     "frozen, sum of losses": {"frozen": True, "loss_reduction": "sum"},
-    "functorch, groups": {"mode": "functorch", "groups": True},
     "bfloat16": {"dtype": torch.bfloat16},
     "double": {"dtype": torch.float64},
     "full batches": {"batch_size": RECORDS, "noise_multiplier": 5.0},
@@ -124,7 +119,7 @@ MODES = {
 
 
 # Modes that hardly differ from another one in what watching sees of them.
-RARE = {"expanded weights", "functorch, groups", "double", "adaptive ghost", "full batches"}
+RARE = {"expanded weights", "double", "adaptive ghost", "full batches"}
 OF_MODES = [
     pytest.param(options, id=name, marks=[pytest.mark.long] if name in RARE else [])
     for name, options in MODES.items()
@@ -188,18 +183,6 @@ def test_batches_in_parts_are_counted_whole(mode):
     assert found.alarm is None
     assert abs(found.measured.mean_batch_size - 50) < 4
     assert found.num_steps == sum(steps for *_, steps in made.engine.accountant.history)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scheduler", [ExponentialNoise, ExponentialGradClip])
-def test_schedules_of_noise_and_clipping_are_followed(scheduler):
-    made = build()
-    schedule = scheduler(made.optimizer, gamma=0.995)
-    found = watched(made, partial(run, scheduler=schedule)).result(**QUICK)
-    assert found.alarm is None
-    noises = {phase.noise_multiplier for phase in found.phases}
-    assert (len(noises) > 50) is (scheduler is ExponentialNoise)
-    assert found.accounted.add_remove < found.accounted.substitute
 
 
 def test_accumulated_batches_have_their_rate():
@@ -650,10 +633,6 @@ ERRORS = {
         "accounted_noise",
     ),
     "no clipping": (clipping_left_out, {}, 1, "clipping_bound"),
-    "shuffled, in a loop of the user's own": (
-        lambda made: setattr(made, "loader", DataLoader(made.loader.dataset, 50, shuffle=True)),
-        *({}, 8, "batch_repeats"),
-    ),
     "an update without noise": (update_without_noise, {}, 9, "update_without_noise"),
 }
 
