@@ -88,14 +88,23 @@ def build(
     return SimpleNamespace(criterion=rest[0] if rest else criterion, **made)
 
 
-def run(made, *, epochs: int = 8, loader=None, accumulate: int = 1) -> None:
+def loss_of(made, features, labels) -> torch.Tensor:
+    return made.criterion(made.model(features), labels)
+
+
+def run(
+    made, *, epochs=8, loader=None, accumulate=1, loss=loss_of, after=lambda step: None
+) -> None:
+    """Calls `after` with the number of the batch after its step, if it has one."""
     for _ in range(epochs):
         for place, (features, labels) in enumerate(loader or made.loader):
             if place % accumulate == 0:
+                made.model.zero_grad()
                 made.optimizer.zero_grad()
-            made.criterion(made.model(features), labels).backward()
+            loss(made, features, labels).backward()
             if place % accumulate == accumulate - 1:
                 made.optimizer.step()
+                after(place)
 
 
 def watched(made: SimpleNamespace, train: Callable = run, **options):
@@ -413,12 +422,7 @@ def test_changes_beside_the_private_optimizer_are_found_unless_declared(change, 
     layers = nn.Linear(FEATURES, 16), nn.Linear(16, 2)
     made = build(module=nn.Sequential(*layers), trained=layers[0], optimizer=torch.optim.SGD)
     with watch(made.optimizer, **QUIET) as found:
-        for number, (features, labels) in enumerate(made.loader):
-            made.model.zero_grad()
-            made.optimizer.zero_grad()
-            made.criterion(made.model(features), labels).backward()
-            made.optimizer.step()
-            change(made, number, found)
+        run(made, epochs=1, after=lambda step: change(made, step, found))
     assert (found.alarm and found.alarm.kind) == kind
     if kind:
         assert found.alarm.step == step
@@ -431,14 +435,8 @@ def test_layers_of_another_private_optimizer_are_no_change():
     made.optimizer.original_optimizer.param_groups[0]["params"] = [*first.parameters()]
     known = {"noise_multiplier": SIGMA, "max_grad_norm": 1.0, "expected_batch_size": 50}
     other = type(made.optimizer)(torch.optim.SGD(head.parameters(), lr=0.1), **known)
-    with watch(made.optimizer, **QUIET) as found:
-        for features, labels in made.loader:
-            made.optimizer.zero_grad()
-            other.zero_grad()
-            made.criterion(made.model(features), labels).backward()
-            made.optimizer.step()
-            other.step()
-    assert found.alarm is None
+    train = partial(run, epochs=1, after=lambda _: (other.step(), other.zero_grad()))
+    assert watched(made, train, **QUIET).alarm is None
 
 
 def stepped(made, between: Callable) -> None:
@@ -475,19 +473,15 @@ def test_noisy_gradients_may_be_clipped_once_more_and_changed_if_declared():
 
 
 def test_public_records_beside_the_private_batch_are_declared():
+    def loss(made, features, labels):
+        more = torch.cat([features, torch.randn(30, FEATURES)])
+        return loss_of(made, more, torch.cat([labels, labels.new_ones(30)]))
+
     made = build()
-
-    def train(made):
-        for features, labels in made.loader:
-            more = torch.cat([features, torch.randn(30, FEATURES)])
-            made.optimizer.zero_grad()
-            made.criterion(made.model(more), torch.cat([labels, labels.new_ones(30)])).backward()
-            made.optimizer.step()
-
-    found = watched(made, train, num_public_records=30, **QUIET)
+    found = watched(made, partial(run, epochs=1, loss=loss), num_public_records=30, **QUIET)
     assert found.alarm is None
     assert abs(found.recorder._measured.mean_batch_size - 50) < 8
-    found = watched(made, lambda made: [train(made), train(made)], **QUIET)
+    found = watched(made, partial(run, epochs=2, loss=loss), **QUIET)
     assert found.alarm.kind.startswith("batch_")
 
 
@@ -508,22 +502,17 @@ def test_a_second_make_private_is_named():
 
 def test_clipping_is_tried_in_the_precision_of_the_training():
     """Under autocast, gradients and their norms have 8 digits: clipping leaves more than C."""
-    made = build()
 
-    def train(made):
-        for features, labels in made.loader:
-            made.optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = made.criterion(made.model(features), labels)
-            loss.backward()
-            assert made.optimizer.grad_samples[0].dtype == torch.bfloat16
-            made.optimizer.step()
+    def loss(*of) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss_of(*of)
 
-    left = []
-    for way in (partial(run, epochs=1), train):
-        found = watched(made, way, **QUIET)
+    made, left = build(), []
+    for way in (loss_of, loss):
+        found = watched(made, partial(run, epochs=1, loss=way), **QUIET)
         assert found.alarm is None
         left.append(found.recorder._measured.clipped_to)
+    assert made.optimizer.grad_samples[0].dtype == torch.bfloat16
     assert left[0] == pytest.approx(1, abs=1e-4)
     assert 1.002 < left[1] < 1.0157
 
