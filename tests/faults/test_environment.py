@@ -175,16 +175,3 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     variables = {"PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"}
     # It does not wait for the hour of the import.
     assert interrupted(folder, signal.SIGINT, after=packages / "loads", **variables) == ""
-
-
-@pytest.mark.exhaustive
-def test_a_job_that_hangs_is_ended_and_named(tmp_path):
-    folder = make(tmp_path)
-    (folder / "slow_models.py").write_text("import time\n\ndef build():\n    time.sleep(3600)\n")
-    text = (folder / "study.yaml").read_text()
-    text = text.replace("    num_runs: 16", "    model: slow_models:build\n    num_runs: 16")
-    (folder / "study.yaml").write_text(text)
-    with start(folder, DPCANARY_IDLE_MINUTES="0.1") as running:
-        said = printed_at_its_end(running, folder)
-    assert running.returncode != 0
-    assert "neither computed nor read or wrote anything" in said

@@ -411,14 +411,9 @@ def flipped(noise, total):
 
 DEPENDENT = {
     "flipped where it opposes the sum": (flipped, 1.0, 40, "points along the sum"),
-    "flipped where it points along the sum": (
-        lambda *of: -flipped(*of),
-        1.0,
-        40,
-        "opposes the sum",
-    ),
+    "flipped where it is along the sum": (lambda *of: -flipped(*of), 1.0, 40, "opposes the sum"),
     "a doubled sum": (lambda noise, total: noise + total, 0.5, 3, "points along the sum"),
-    "a tenth of the sum again": (lambda n, total: n + 0.1 * total, 0.5, 40, "points along the sum"),
+    "a tenth of the sum": (lambda n, total: n + 0.1 * total, 0.5, 40, "points along the sum"),
 }
 
 

@@ -58,6 +58,9 @@ def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program
     assert plan.outputs("train_shard") == {f"shards/other_rate/0000{index}.npz" for index in (0, 1)}
     assert plan.jobs["calibrate_noise"] == plan.jobs["account"] == plan.jobs["estimate"] == 1
     assert not {"draw_shard", "craft_canaries"} & plan.jobs.keys()
+    copy.write({**TINY, "significance": 0.2})
+    bounds = {"estimate", "estimate_by_runs", "bound_ceiling", "summarise", "draw_figure"}
+    assert copy.plan().jobs.keys() - {"resolve_config"} == bounds
 
 
 def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
