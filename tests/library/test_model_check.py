@@ -44,8 +44,8 @@ class Built(nn.Module):
         for name, layer in layers.items():
             self.add_module(name, layer)
 
-    def forward(self, *inputs):
-        return self.function(self, *inputs)
+    def forward(self, *inputs, **named):
+        return self.function(self, *inputs, **named)
 
 
 def with_between(function) -> nn.Module:
@@ -79,14 +79,11 @@ def attentive(layer=DPMultiheadAttention) -> nn.Module:
     return Built(forward, attention=attention, norm=nn.LayerNorm(8), out=nn.Linear(8, 3))
 
 
-class TwoInputs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.numbers = nn.Embedding(WORDS, 4), nn.Linear(3, 4)
-        self.out = nn.Linear(4, 3)
-
-    def forward(self, words, numbers):
-        return self.out(self.words(words).mean(dim=1) * self.numbers(numbers).tanh())
+def of_two_inputs() -> nn.Module:
+    return Built(
+        lambda own, words, x: own.out(own.words(words).mean(dim=1) * own.numbers(x).tanh()),
+        **{"words": nn.Embedding(WORDS, 4), "numbers": nn.Linear(3, 4), "out": nn.Linear(4, 3)},
+    )
 
 
 def with_adapter(*, forgotten: bool = False) -> nn.Module:
@@ -157,13 +154,8 @@ class MeanLeftOut(torch.autograd.Function):
         return gradient - gradient.mean(dim=0, keepdim=True)
 
 
-class MeanOfRecords(nn.Module):
-    def __init__(self, axis: int) -> None:
-        super().__init__()
-        self.axis = axis
-
-    def forward(self, values):
-        return values - values.mean(dim=self.axis, keepdim=True)
+def mean_of_records(axis: int) -> nn.Module:
+    return Built(lambda _, values: values - values.mean(dim=axis, keepdim=True))
 
 
 def time_first() -> nn.Module:
@@ -172,7 +164,7 @@ def time_first() -> nn.Module:
     def forward(own, series):
         return own.out(own.mean(own.inner(series.transpose(0, 1))).mean(dim=0))
 
-    return Built(forward, inner=nn.Linear(6, 4), mean=MeanOfRecords(1), out=nn.Linear(4, 3))
+    return Built(forward, inner=nn.Linear(6, 4), mean=mean_of_records(1), out=nn.Linear(4, 3))
 
 
 def of_words(max_norm: float | None = None, *, has_positions: bool = False) -> nn.Module:
@@ -288,9 +280,9 @@ def test_a_dataset_and_a_dict_pass():
     features, labels = data(3)
     text = words()[0]
     dataset = TensorDataset(text, features, labels)
-    assert check_model(TwoInputs(), dataset).passes
-    records = ({"numbers": features, "words": text}, labels)
-    assert check_model(TwoInputs(), records, nn.CrossEntropyLoss(reduction="sum")).passes
+    assert check_model(of_two_inputs(), dataset).passes
+    records = ({"x": features, "words": text}, labels)
+    assert check_model(of_two_inputs(), records, nn.CrossEntropyLoss(reduction="sum")).passes
 
 
 def failing(found) -> dict[str, str]:
@@ -316,7 +308,7 @@ WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0]))
 WRONG = {
     MIXING: {
         "batch norm": (after_batch_norm, "they do in 1"),
-        "mean of records": (built(LINEAR(), MeanOfRecords(0), nn.Linear(3, 3)), "they do in 1"),
+        "mean of records": (built(LINEAR(), mean_of_records(0), nn.Linear(3, 3)), "they do in 1"),
         "norm of a batch": (between(lambda x: x / x.norm()), BEFORE_OUT),
         "size of a batch": (between(lambda x: x / len(x)), BEFORE_OUT),
         "records second": (time_first, "they do in mean", *data(5, 6)),

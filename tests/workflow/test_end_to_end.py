@@ -79,8 +79,11 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
 
 
 def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, tmp_path):
+    resolved = copy.results / "experiment.json"
+    before = resolved.read_bytes()
     copy.write({**TINY, "delta": 0.025})
     listed = copy.looked("list_audits")
+    assert resolved.read_bytes() == before
     assert "other_rate" in listed
     assert "warning: dataset others: delta 0.025 is at least 1 / 40 records" in listed
     assert not re.search(RESULTS_TABLE, listed)
