@@ -49,12 +49,7 @@ def environment(programs: Path = PROGRAMS, **variables: str) -> dict[str, str]:
 
 
 def printed_by(
-    command: Sequence[str],
-    folder: Path,
-    *,
-    fails: bool = False,
-    programs: Path = PROGRAMS,
-    **of: str,
+    command: list[str], folder: Path, *, fails: bool = False, programs: Path = PROGRAMS, **of: str
 ) -> str:
     """Runs a command in a folder, with these variables, and returns all that it printed."""
     options = {"cwd": folder, "env": environment(programs, **of), "text": True, "check": False}

@@ -8,10 +8,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -33,10 +32,10 @@ from dpcanary.tables import read_table, write_table
 
 ORIGIN = "scores/a:0123456789abcdef"
 MADE = "made anew"
+HOUSES = "california_housing"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     name: str
     file: str
     write: Callable[[Path, int], object]
@@ -105,9 +104,6 @@ def _read_source(name: str) -> Callable[[Path], Any]:
         return [(part.features, part.labels) for part in (source.training, source.test) if part]
 
     return read
-
-
-_read_houses = _read_source("california_housing")
 
 
 def _read_own(path: Path) -> Any:
@@ -179,7 +175,7 @@ KINDS = [
     Kind("a release of observations", "r.zip", _write_release, _read_release),
     Kind("critical values in the cache", "critical.npz", _write_cache, _read_cache),
     Kind("CIFAR-10 (.tar.gz)", "c.tar.gz", _archive(cifar10), _read_source("cifar10")),
-    Kind("Housing (.tgz)", "h.tgz", _archive(california_housing), _read_houses),
+    Kind("Housing (.tgz)", "h.tgz", _archive(california_housing), _read_source(HOUSES)),
     Kind("SST-2 (.zip)", "s.zip", _archive(sst2), _read_source("sst2")),
     Kind("own data (.npz)", "own.npz", _write_own, _read_own),
     Kind("own data (.parquet)", "own.parquet", _write_own, _read_own),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 # Two programs that are started by themselves use this module.
@@ -61,14 +62,8 @@ def printed_at_its_end(running: subprocess.Popen[str], folder: Path) -> str:
 
 
 def processes_in(folder: Path) -> list[int]:
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdecimal() and (process / "cwd").resolve() == folder.resolve():
-                found.append(int(process.name))
-        except OSError:  # it has ended, or is another user's
-            continue
-    return found
+    processes = psutil.process_iter(["cwd"])  # None if it has ended, or is another user's
+    return [one.pid for one in processes if one.info["cwd"] == str(folder.resolve())]
 
 
 def kill_all(folder: Path) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import study
+from kills import after_kills, differences
 from running import DPCANARY, PATIENCE, ROOT, SNAKEFILE, environment, looked, wait_for
-from sampling import exhaustive
+from sampling import exhaustive, some_of
 from study import make, printed_at_its_end, results, run, start
 
 from dpcanary.audits.running import run_config
@@ -43,6 +44,17 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", some_of(range(9), 9))
+def test_a_killed_run_ends_as_another_and_retrains_only_what_was_lost(tmp_path, seed):
+    """Nine studies with one to four kills each; one in CI, since a kill leaves least behind."""
+    seconds = float((study.undisturbed() / "seconds.txt").read_text())
+    killed = after_kills(tmp_path, seed=seed, longest=seconds)
+    assert differences(tmp_path, expected()) == []
+    # Two jobs run at once: what they had just finished may not have been on record.
+    assert killed.made_again <= 2
 
 
 @pytest.mark.long
@@ -175,16 +187,3 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     variables = {"PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"}
     # It does not wait for the hour of the import.
     assert interrupted(folder, signal.SIGINT, after=packages / "loads", **variables) == ""
-
-
-@pytest.mark.exhaustive
-def test_a_job_that_hangs_is_ended_and_named(tmp_path):
-    folder = make(tmp_path)
-    (folder / "slow_models.py").write_text("import time\n\ndef build():\n    time.sleep(3600)\n")
-    text = (folder / "study.yaml").read_text()
-    text = text.replace("    num_runs: 16", "    model: slow_models:build\n    num_runs: 16")
-    (folder / "study.yaml").write_text(text)
-    with start(folder, DPCANARY_IDLE_MINUTES="0.1") as running:
-        said = printed_at_its_end(running, folder)
-    assert running.returncode != 0
-    assert "neither computed nor read or wrote anything" in said

@@ -227,8 +227,7 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
     both["audits"]["steps-sigma2"] = both["audits"].pop("again") | {
         "noise_multiplier": 2.0, "score": "other"
     }  # fmt: skip
-    with pytest.raises(InputError, match="'steps-sigma2' is made twice"):
-        parse_experiment(both)
+    assert "'steps-sigma2' is made twice" in refusal(both)[-1]
 
 
 def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
@@ -392,9 +391,8 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
     assert bool(sharing) == (bool(use) and key != "initial_weights")  # which processes refuse
     for name, stages in sharing.items():
         assert stages == stages_in(name)
-        audits = {"other": CONTEXTS[name] | change}
-        with pytest.raises(InputError, match=rf"audits\.other: {key}: its canary, model and opt"):
-            parse_experiment({**GOOD, "audits": audits})
+        [refused] = refusal({**GOOD, "audits": {"other": CONTEXTS[name] | change}})
+        assert f"audits.other: {key}: its canary, model and opt" in refused
 
 
 @pytest.mark.parametrize(
@@ -719,16 +717,15 @@ def test_mistakes_are_named(base, changes, message):
 def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_same_trainings():
     sets = config(figures={"f": {"kind": "canary_sets", "sweeps": ["steps"]}}, num_slots=4)
     sets["audits"]["steps"] |= {"canary": ["loss", "blank"], "adjacency": "add_remove"}
-    with pytest.raises(InputError, match=r"figures\.f: its audits have seeds of their own; give"):
-        parse_experiment(sets)
+    assert "figures.f: its audits have seeds of their own; give" in refusal(sets)[-1]
     sets["audits"]["steps"]["seed"] = 3
     kinds = ({"kind": "privacy_profile"}, {"kind": "trade_off", "shown": True})
     shown = "gdp, which gives the audited c"
     with_curves = [(config(figures={"f": {"sweeps": ["steps"], **kind}}), shown) for kind in kinds]
     for changed, missing in [(sets, "gdp, whose bounds it sh"), *with_curves]:
         assert parse_experiment(changed | {"conversions": ["gdp"]}).settings.figures
-        with pytest.raises(InputError, match=rf"figures\.f: .*conversions has no {missing}"):
-            parse_experiment(changed | {"conversions": ["direct"]})
+        [refused] = refusal(changed | {"conversions": ["direct"]})
+        assert re.search(rf"figures\.f: .*conversions has no {missing}", refused)
 
 
 def test_figures_take_the_numbers_of_runs_that_fit():
@@ -803,8 +800,7 @@ def test_keys_may_be_shared_by_an_anchor_with_a_sweep_that_uses_them(tmp_path):
     alone = read("seed: 0")
     del alone["audits"]["crafted"]
     for changed in (read("crafting_steps: 60"), alone):
-        with pytest.raises(InputError, match=r"audits\.gradient: crafting_steps: its canary, mod"):
-            parse_experiment(changed)
+        assert "audits.gradient: crafting_steps: its canary, mod" in refusal(changed)[-1]
 
 
 def test_resolved_configs_that_are_none_are_named(tmp_path):

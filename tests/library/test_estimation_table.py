@@ -19,13 +19,8 @@ from dpcanary.summary import described_data, summary_rows
 from dpcanary.training.settings import WorldAssignment
 from dpcanary.training.slots import assigned_worlds
 
-STAGE = EstimationStage(
-    delta=1e-5,
-    significance=0.05,
-    threshold_rules=("simultaneous", "in_sample"),
-    conversions=(Conversion.GDP,),
-    independent=Independence.RUNS,
-)
+KNOWN = {"threshold_rules": ("simultaneous", "in_sample"), "conversions": (Conversion.GDP,)}
+STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **KNOWN)
 POOLED = STAGE.model_copy(update={"independent": Independence.SLOTS})
 
 

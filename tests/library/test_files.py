@@ -7,6 +7,7 @@ import os
 import pickle
 import platform
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,20 +19,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import files
+from dpcanary import files, sealed
 from dpcanary.canaries import CanarySet, GradientCanary, InputCanary, read_canaries, write_canaries
 from dpcanary.errors import InputError, explained
 from dpcanary.observations import Shard, read_shard, write_shard
 from dpcanary.provenance import origins_in
 from dpcanary.records import Records, Scaling, Split, read_split, write_split
 from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
-from dpcanary.sealed import (
-    read_number,
-    read_sealed_object,
-    read_sealed_table,
-    write_sealed_object,
-    write_sealed_table,
-)
 from dpcanary.tables import read_table, write_table
 from dpcanary.training.pretraining import Pretrained, read_pretrained, write_pretrained
 from dpcanary.training.simulation import Reference, read_reference, write_reference
@@ -98,9 +92,14 @@ KINDS = {
         ({"a": [1, "é"], "origin": ORIGIN}, {"x": np.arange(3.0), "y": np.ones((2, 1), np.uint8)}),
     ),
     "table": Kind(write_table, read_table, TABLE, ".tsv"),
-    "text": Kind(write_sealed_table, read_sealed_table, "name\nx\u2028y\x0bz\n", ".tsv"),
+    "text": Kind(
+        sealed.write_sealed_table, sealed.read_sealed_table, "name\nx\u2028y\x0bz\n", ".tsv"
+    ),
     "object": Kind(
-        write_sealed_object, read_sealed_object, {"noise": 1.25, "b": [1, "é"]}, ".json"
+        sealed.write_sealed_object,
+        sealed.read_sealed_object,
+        {"noise": 1.25, "b": [1, "é"]},
+        ".json",
     ),
 }
 ARCHIVES = [name for name, kind in KINDS.items() if kind.suffix == ".npz"]
@@ -185,17 +184,17 @@ def test_an_archive_that_lost_or_gained_or_changed_an_array_is_refused(name, tmp
 def test_objects_without_a_checksum_or_a_number_are_refused(tmp_path):
     path = tmp_path / "a.json"
     for value in ({}, {"sigma": "1"}, {"sigma": True}):
-        write_sealed_object(path, value)
+        sealed.write_sealed_object(path, value)
         with pytest.raises(InputError, match=r"a\.json has no number sigma"):
-            read_number(path, "sigma")
-    write_sealed_object(path, {"sigma": 2})
-    assert read_number(path, "sigma") == 2.0
+            sealed.read_number(path, "sigma")
+    sealed.write_sealed_object(path, {"sigma": 2})
+    assert sealed.read_number(path, "sigma") == 2.0
     other_value = path.read_text().replace(" 2", " 3")
     assert other_value != path.read_text()
     for text in (json.dumps({"sigma": 1.0}), other_value):
         path.write_text(text)
         with pytest.raises(InputError, match=r"a\.json was damaged or changed since it was writ"):
-            read_number(path, "sigma")
+            sealed.read_number(path, "sigma")
     for text, message in (("[1]", "no JSON object"), ("{", "is not JSON")):
         path.write_text(text)
         with pytest.raises(InputError, match=message):
@@ -259,6 +258,14 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     monkeypatch.setattr(files.os, "fsync", refuse)
     with pytest.raises(InputError, match=r"cannot write .*x\.txt: .*; free some space"):
         files.write_text(path, "new")
+    monkeypatch.undo()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))  # as by `ulimit -f`
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*x\.txt: .*; free some space"):
+            files.write_text(path, "new" * 1_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match="cannot write"):  # in a folder that is a file

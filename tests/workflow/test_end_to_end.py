@@ -58,6 +58,9 @@ def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program
     assert plan.outputs("train_shard") == {f"shards/other_rate/0000{index}.npz" for index in (0, 1)}
     assert plan.jobs["calibrate_noise"] == plan.jobs["account"] == plan.jobs["estimate"] == 1
     assert not {"draw_shard", "craft_canaries"} & plan.jobs.keys()
+    copy.write({**TINY, "significance": 0.2})
+    bounds = {"estimate", "estimate_by_runs", "bound_ceiling", "summarise", "draw_figure"}
+    assert copy.plan().jobs.keys() - {"resolve_config"} == bounds
 
 
 def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
@@ -76,8 +79,11 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
 
 
 def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, tmp_path):
+    resolved = copy.results / "experiment.json"
+    before = resolved.read_bytes()
     copy.write({**TINY, "delta": 0.025})
     listed = copy.looked("list_audits")
+    assert resolved.read_bytes() == before
     assert "other_rate" in listed
     assert "warning: dataset others: delta 0.025 is at least 1 / 40 records" in listed
     assert not re.search(RESULTS_TABLE, listed)

@@ -13,6 +13,7 @@ import yaml
 from miniatures import cifar10, write_encoders
 from running import ROOT, SNAKEFILE, SNAKEMAKE, TINY, Project, printed_by
 from test_canary_sets import CONFIG as OF_SETS
+from test_pins import pins
 
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.adversaries.catalogue import BUILT_IN
@@ -34,12 +35,6 @@ FUNCTIONS = {
     },
     "draw_figure": [kind.draw for kind in FIGURE_KINDS.values()],
 }
-
-
-def constraints() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = (line.split(";")[0].strip() for line in lines if not line.startswith("#"))
-    return dict(pin.split("==") for pin in pins)
 
 
 def listed(environment: str) -> dict[str, str]:
@@ -70,12 +65,12 @@ ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 
 
 def test_versions_are_the_tested_ones():
-    pinned = constraints()
+    pinned = pins((ROOT / "constraints.txt").read_text())
     assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
     for environment in ENVIRONMENTS:
         for name, version in listed(environment).items():
             if name not in ("python", "pip"):
-                assert version == pinned[name], environment
+                assert pinned[name] == f"=={version}", environment
 
 
 @pytest.mark.parametrize("rule", sorted(rules()))

@@ -99,7 +99,7 @@ def test_locks_have_what_is_declared():
 
 
 @needs_make
-def test_all_locks_are_installed_in_one_way_and_by_their_hashes():
+def test_all_locks_are_installed_in_one_way_and_by_their_hashes(tmp_path):
     """Only PyTorch is installed by its version."""
     calls = []
     for words in (("none/.ready-tools", "VENV=none"), ("none/.ready", "RELEASE=none")):
@@ -111,7 +111,12 @@ def test_all_locks_are_installed_in_one_way_and_by_their_hashes():
     assert {"--no-deps", "--no-build-isolation"} <= {*others[0]}
     options = {Path(words[-1]).stem: words[:-1] for words in calls if "--require-hashes" in words}
     assert options.keys() == LOCKS.keys()
-    assert len({tuple(words) for words in options.values()}) == 1
+    [shared] = {tuple(words) for words in options.values()}
+    # With them, pip refuses what has no hash in the lock.
+    (tmp_path / "own-1-py3-none-any.whl").touch()
+    (tmp_path / "lock.txt").write_text(f"own @ file://{tmp_path}/own-1-py3-none-any.whl\n")
+    pip = [sys.executable, "-m", "pip", *shared, "lock.txt", "--dry-run", "--no-index"]
+    assert "Hashes are required in --require-hashes mode" in printed_by(pip, tmp_path, fails=True)
 
 
 def test_pins_are_for_all_supported_versions():

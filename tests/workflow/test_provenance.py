@@ -140,13 +140,6 @@ def test_results_are_not_read_beside_another_config(here):
     assert any("Figure epsilon_by_step is left out" in note for note in report.notes)
 
 
-def test_looking_at_another_config_leaves_the_results_as_they_are(copy):
-    before = (copy.results / "experiment.json").read_bytes()
-    copy.write({**TINY, "delta": 0.01})
-    assert "steps-gradient" in copy.looked("list_audits")
-    assert (copy.results / "experiment.json").read_bytes() == before
-
-
 @pytest.mark.long
 def test_results_that_were_copied_are_not_those_of_another_config(finished, tmp_path):
     """Snakemake's records are elsewhere, so that it sees nothing to do."""

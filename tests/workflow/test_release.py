@@ -318,34 +318,32 @@ def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, mon
     results = tmp_path / "results/tiny"
     shutil.copytree(trained / "results/tiny", results)
     resolved = (results / "experiment.json").read_text()
+
+    def refused(message: str, **options: Path) -> None:
+        with pytest.raises(InputError, match=message):
+            release_results(results, **options)
+
     (results / "experiment.json").write_text(resolved.replace('"delta": 1e-05', '"delta": 0.001'))
-    with pytest.raises(InputError, match="was not made with the config that is in"):
-        release_results(results)
+    refused("was not made with the config that is in")
     (results / "experiment.json").write_text(resolved)
     scores = results / "scores/module.npz"
     content = scores.read_bytes()
     shutil.copy(results / "scores/noisy.npz", scores)
-    with pytest.raises(InputError, match=r"module\.npz is scores/noisy, not scores/module"):
-        release_results(results)
+    refused(r"module\.npz is scores/noisy, not scores/module")
     scores.write_bytes(content[:-30])
-    with pytest.raises(InputError, match=r"module\.npz is not a whole"):
-        release_results(results)
+    refused(r"module\.npz is not a whole")
     # The header, which says what it is, is whole; an array behind it is not.
     with zipfile.ZipFile(io.BytesIO(content)) as own, zipfile.ZipFile(scores, "w") as damaged:
         for name in own.namelist():
             whole = own.read(name)
             damaged.writestr(name, whole if name == "header.npy" else whole[:-1])
-    with pytest.raises(InputError, match=r"module\.npz"):
-        release_results(results)
+    refused(r"module\.npz")
     scores.write_bytes(content)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    with pytest.raises(InputError, match="is not the config of a release"):
-        release_results(results)
-    with pytest.raises(InputError, match=r"ends with \.zip"):
-        release_results(results, output=Path("tiny.tar"))
+    refused("is not the config of a release")
+    refused(r"ends with \.zip", output=Path("tiny.tar"))
     (results / "summary.tsv").unlink()
-    with pytest.raises(InputError, match=r"summary\.tsv does not exist"):
-        release_results(results, output=Path("made.zip"))
+    refused(r"summary\.tsv does not exist", output=Path("made.zip"))
     assert {path.name for path in tmp_path.iterdir()} == {"results", "tiny.yaml"}
 
 

@@ -48,8 +48,7 @@ def derived(results: Path) -> list[Path]:
 
 def alter_archive(path: Path, rng: np.random.Generator) -> None:
     """One number of one array, in a file that is whole and says the same of itself."""
-    with np.load(path) as content:
-        arrays = dict(content)
+    arrays = dict(np.load(path))
     names = [name for name in arrays if name != "header" and arrays[name].size]
     changed = arrays[names[rng.integers(len(names))]]
     place = tuple(rng.integers(size) for size in changed.shape)
@@ -59,12 +58,9 @@ def alter_archive(path: Path, rng: np.random.Generator) -> None:
 
 
 def scale_floats(path: Path) -> None:
-    with np.load(path) as content:
-        arrays = dict(content)
-    for name in arrays:
-        if name != "header" and arrays[name].dtype.kind == "f":
-            arrays[name] = arrays[name] * 1.5 + 1
-    np.savez(path, **arrays)
+    arrays = dict(np.load(path))
+    floats = [name for name in arrays if name != "header" and arrays[name].dtype.kind == "f"]
+    np.savez(path, **arrays | {name: arrays[name] * 1.5 + 1 for name in floats})
 
 
 def alter_text(path: Path, rng: np.random.Generator) -> None:
