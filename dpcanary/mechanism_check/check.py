@@ -11,7 +11,12 @@ from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.findings import CheckResult
 from dpcanary.mechanism_check import clipping, noise, sampling
-from dpcanary.mechanism_check.clipping import DEPENDS_ON_MORE, DUPLICATES, UPDATES
+from dpcanary.mechanism_check.clipping import (
+    CALLED_ELSEWHERE,
+    DEPENDS_ON_MORE,
+    DUPLICATES,
+    UPDATES,
+)
 from dpcanary.mechanism_check.evidence import EXACT
 from dpcanary.mechanism_check.findings import TestedFinding, findings_of, level_of_each
 from dpcanary.mechanism_check.measurements import (
@@ -239,7 +244,8 @@ def check_mechanism(
     with progress(plan.total, "training") as bar:
         found = without_postprocessing(measure(train, plan, bar.update))
     findings = findings_of(found, PROPERTIES, significance=level)
-    if framework == "torch" and not all(own.holds and own.judged for own in findings):
+    doubtful = (not own.holds or not own.judged or CALLED_ELSEWHERE in own.note for own in findings)
+    if framework == "torch" and any(doubtful):
         findings = _by_sums(train, plan, findings, level)
     not_seen = _blind_spots(plan, level_of_each(level, PROPERTIES))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)

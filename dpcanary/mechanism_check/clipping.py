@@ -19,6 +19,10 @@ DEPENDS_ON_MORE = (
     "parameters depend on records beside the noisy sums: trainings on other records that were given"
     " the same noisy sums, batches and random numbers ended elsewhere"
 )
+CALLED_ELSEWHERE = (
+    "the module is also called at parameters that do not follow from the noisy ones: if private"
+    " gradients are taken there, they leak, and this check does not see it"
+)
 DUPLICATES = "as if records were in their batch more than once"
 # Norms over C that no clipping but that to one norm changes.
 _SMALL = 0.12
@@ -54,10 +58,7 @@ def _updates(evidence: Evidence) -> Measured:
     stray = evidence.found.noisy.stray
     place = f"gradients are taken {stray:.2g} steps from parameters that follow from the noisy ones"
     if evidence.found.noisy.by_yields and stray >= _NOTHING:
-        notes.append(
-            "the module is also called at parameters that do not follow from the noisy ones: if"
-            " private gradients are taken there, they leak, and this check does not see it"
-        )
+        notes.append(CALLED_ELSEWHERE)
     else:
         tests.append(exact(stray < _NOTHING, place))
     if evidence.found.noisy.is_averaged:
