@@ -36,8 +36,8 @@ _LARGEST_LOG_ODDS, _HALVINGS = 40.0, 46
 
 
 @dataclass(frozen=True)
-class TestedCurve:
-    """A trade-off curve that ranks may refute.
+class NullCurve:
+    """A trade-off curve as the null hypothesis that ranks may refute.
 
     Attributes:
         allows: whether the curve is at most this FNR at this FPR, for arrays of both.
@@ -52,9 +52,9 @@ class TestedCurve:
     delta: float = nan
 
 
-def curve_of_family(family: Family, theta: float) -> TestedCurve:
+def curve_of_family(family: Family, theta: float) -> NullCurve:
     """The curve of a family at theta."""
-    return TestedCurve(
+    return NullCurve(
         allows=lambda fpr, fnr: np.asarray(family.strength(fpr, fnr) <= theta),
         tabulated=lambda: family.curves(np.array([theta]))[0],
         epsilon=nan if family.delta is None else theta,
@@ -62,7 +62,7 @@ def curve_of_family(family: Family, theta: float) -> TestedCurve:
     )
 
 
-def curve_of_claim(mechanism: Mechanism | float) -> TestedCurve:
+def curve_of_claim(mechanism: Mechanism | float) -> NullCurve:
     """The curve of a mechanism, or G_mu."""
     if not isinstance(mechanism, Mechanism):
         return curve_of_family(GDP, checked_real("mu", mechanism, zero_included=True))
@@ -70,7 +70,7 @@ def curve_of_claim(mechanism: Mechanism | float) -> TestedCurve:
     from dpcanary.accounting.trade_off import trade_off_curve
 
     curve = trade_off_curve(mechanism)
-    return TestedCurve(
+    return NullCurve(
         allows=lambda fpr, fnr: np.asarray(curve.fnr(fpr) <= fnr),
         tabulated=lambda: np.asarray(ndtri(np.maximum(curve.fnr(ndtr(-GRID)), LEAST_RATE))),
     )
@@ -166,7 +166,7 @@ def ranks_of_truth(*, scores: ArrayLike, truth: ArrayLike) -> Ranks:
 
 
 def largest_chances(
-    curve: TestedCurve, sizes: ArrayLike, *, num_candidates: int, adjacency: Adjacency
+    curve: NullCurve, sizes: ArrayLike, *, num_candidates: int, adjacency: Adjacency
 ) -> Floats:
     """The largest chance that the true value is among the first r, for each r of `sizes`.
 

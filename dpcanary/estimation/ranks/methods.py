@@ -14,7 +14,7 @@ from scipy.special import bdtrc, gammaln, xlog1py, xlogy
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import Choice
 from dpcanary.estimation.one_run.methods import recursion_refutes
-from dpcanary.estimation.ranks.laws import Lists, Ranks, TestedCurve, largest_chances
+from dpcanary.estimation.ranks.laws import Lists, Ranks, NullCurve, largest_chances
 from dpcanary.estimation.rules import Proof
 from dpcanary.estimation.settings import Conversion
 
@@ -84,7 +84,7 @@ class RankRuleEntry:
         sentence: what it does, for a methods text.
     """
 
-    p_value: Callable[[GuessedSecrets, TestedCurve], float]
+    p_value: Callable[[GuessedSecrets, NullCurve], float]
     proof: Proof
     assumption: str
     any_dependence: bool
@@ -94,7 +94,7 @@ class RankRuleEntry:
     sentence: str = ""
 
 
-def _single(secrets: GuessedSecrets, curve: TestedCurve) -> float:
+def _single(secrets: GuessedSecrets, curve: NullCurve) -> float:
     lists = secrets.lists
     [chance] = largest_chances(
         curve,
@@ -105,7 +105,7 @@ def _single(secrets: GuessedSecrets, curve: TestedCurve) -> float:
     return float(chance)
 
 
-def _count(secrets: GuessedSecrets, curve: TestedCurve) -> float:
+def _count(secrets: GuessedSecrets, curve: NullCurve) -> float:
     if secrets.num_correct == 0:
         return 1.0
     lists = secrets.lists
@@ -115,7 +115,7 @@ def _count(secrets: GuessedSecrets, curve: TestedCurve) -> float:
     return float(bdtrc(secrets.num_correct - 1, secrets.num_guesses, chance))
 
 
-def _bits(secrets: GuessedSecrets, curve: TestedCurve) -> float:
+def _bits(secrets: GuessedSecrets, curve: NullCurve) -> float:
     lists = secrets.lists
     weights, thresholds = exposure_weights(secrets.ranks, lists.num_candidates)
     chances = largest_chances(
@@ -167,7 +167,7 @@ def mahloujifar_refutes(secrets: GuessedSecrets, tabulated: Floats, significance
     )
 
 
-def _mahloujifar(secrets: GuessedSecrets, curve: TestedCurve) -> float:
+def _mahloujifar(secrets: GuessedSecrets, curve: NullCurve) -> float:
     tabulated = curve.tabulated()
     if not mahloujifar_refutes(secrets, tabulated, 1 - 1e-9):
         return 1.0
@@ -182,7 +182,7 @@ def _mahloujifar(secrets: GuessedSecrets, curve: TestedCurve) -> float:
     return high
 
 
-def _steinke(secrets: GuessedSecrets, curve: TestedCurve) -> float:
+def _steinke(secrets: GuessedSecrets, curve: NullCurve) -> float:
     epsilon, delta = curve.epsilon, curve.delta
     if secrets.num_correct == 0:
         return 1.0
