@@ -8,6 +8,7 @@ full batches the sum moves by 2 k C, and the closed form is exact.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, inf, nan, sqrt
 
 import numpy as np
@@ -129,6 +130,7 @@ def curves_of_group(
     return LossCurve(composed, present, absent), LossCurve(composed, absent, present)
 
 
+@lru_cache(maxsize=2)
 def _composed(mechanism: Mechanism, size: int) -> PrivacyLossDistribution:
     """The loss of all steps, of a group that is there against one that is not."""
     numbers = np.arange(size + 1)

@@ -10,10 +10,20 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.commands.training_options import Delta, Json
 from dpcanary.estimation.rules import ThresholdRule, state_of_proof, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
-from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
+from dpcanary.printing import (
+    confidence_in_words,
+    lettered,
+    percent,
+    percent_down,
+    print_json,
+    print_table,
+    print_text,
+    rounded_down,
+)
 
 if TYPE_CHECKING:
     from dpcanary.estimation.estimate import EpsilonEstimate
+    from dpcanary.estimation.success import ShownSuccess
     from dpcanary.scoring.world_scores import WorldScores
 
 # Of any file: `fixed` needs a threshold, the exact curves a mechanism, and `anytime` the order of
@@ -177,6 +187,7 @@ def estimate(
             " another rule"
         )
     from dpcanary.estimation.hints import hint_of_zero
+    from dpcanary.estimation.success import shown_success
     from dpcanary.scoring.world_scores import read_world_scores
 
     found = read_world_scores(scores, score=score_column, world=world_column, world0=world0)
@@ -193,6 +204,9 @@ def estimate(
         if_reversed="add --lower-is-world0",
         if_weak="",
     )
+    shown = shown_success(
+        world0_scores=found.world0, world1_scores=found.world1, significance=significance
+    )
     if plot:
         from dpcanary.figures.overview import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
@@ -201,9 +215,17 @@ def estimate(
     if as_json:
         rows = [{**vars(one), "assumption": _assumption(one)} for one in bounds]
         numbers = {"num_world0": len(found.world0), "num_world1": len(found.world1)}
-        print_json({**numbers, "bounds": rows, "largest_without_assumption": ceiling, "hint": hint})
+        print_json(
+            {
+                **numbers,
+                "bounds": rows,
+                "largest_without_assumption": ceiling,
+                "shown_success": vars(shown),
+                "hint": hint,
+            }
+        )
         return
-    _print(scores, found, bounds, ceiling, hint)
+    _print(scores, found, bounds, ceiling, hint, shown)
     if plot:
         print(f"\nFigure: {plot}")
 
@@ -263,7 +285,12 @@ def _assumption(bound: "EpsilonEstimate") -> str:
 
 
 def _print(
-    path: Path, found: "WorldScores", bounds: "list[EpsilonEstimate]", ceiling: float, hint: str
+    path: Path,
+    found: "WorldScores",
+    bounds: "list[EpsilonEstimate]",
+    ceiling: float,
+    hint: str,
+    shown: "ShownSuccess",
 ) -> None:
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
@@ -293,6 +320,19 @@ def _print(
         " (rule simultaneous, conversion direct), a perfect attack would show"
         f" {rounded_down(ceiling)} from so many scores."
     )
+    if shown.advantage > 0:
+        rates = ", ".join(
+            f"{percent_down(power)} at {percent(rate)} false ones"
+            for rate, power in shown.true_positive_rates.items()
+            if power > rate
+        )
+        print()
+        print_text(
+            "Without any epsilon: an advantage (true less false positives) of at least"
+            f" {percent_down(shown.advantage)}{'; true positives: ' if rates else ''}{rates}."
+            f" These hold jointly with {confidence_in_words(shown.significance)} confidence, for"
+            " independent scores; `dpcanary account` prints what no attack exceeds."
+        )
     if hint:
         print()
         print_text(f"Hint: {hint}")

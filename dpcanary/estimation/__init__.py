@@ -37,5 +37,7 @@ if TYPE_CHECKING:
     from dpcanary.estimation.ranks.uniform import check_uniform_ranks as check_uniform_ranks
     from dpcanary.estimation.rules import ThresholdRule as ThresholdRule
     from dpcanary.estimation.settings import Conversion as Conversion
+    from dpcanary.estimation.success import ShownSuccess as ShownSuccess
+    from dpcanary.estimation.success import shown_success as shown_success
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)
