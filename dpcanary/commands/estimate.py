@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.commands.training_options import Delta, Json
 from dpcanary.estimation.rules import ThresholdRule, state_of_proof, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
-from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
+from dpcanary.printing import (
+    confidence_in_words,
+    lettered,
+    percent,
+    percent_down,
+    print_json,
+    print_table,
+    print_text,
+    rounded_down,
+)
 
 if TYPE_CHECKING:
     from dpcanary.estimation.estimate import EpsilonEstimate
+    from dpcanary.estimation.success import ShownSuccess
     from dpcanary.scoring.world_scores import WorldScores
 
 # Of any file: `fixed` needs a threshold, the exact curves a mechanism, and `anytime` the order of
@@ -21,6 +32,7 @@ _RULES = [
     rule.value for rule in ThresholdRule if rule not in (ThresholdRule.FIXED, ThresholdRule.ANYTIME)
 ]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
+_OF_RANKS = "Ranks of secrets"
 # The others are valid whatever scores have in common.
 _INDEPENDENT = (
     "the scores are independent: one of each training, or of slots that do not influence each other"
@@ -28,23 +40,24 @@ _INDEPENDENT = (
 
 
 def estimate(
+    delta: Delta,
     scores: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="A .csv, .tsv or .parquet file with a column of scores and one of worlds; an .npz"
             " file with the same as arrays, or with arrays world0_scores and world1_scores; or"
             " scores/<audit>.npz of an experiment.",
+            show_default=False,
         ),
-    ],
-    delta: Delta,
+    ] = None,
     significance: Annotated[
         float, typer.Option(help="Probability that a bound exceeds the truth.")
     ] = 0.05,
     rule: Annotated[
         list[str] | None,
         typer.Option(
-            help="Threshold rule; may be given several times. By default `combined`."
-            " `anytime` needs the scores in the order of the runs."
+            help="Threshold rule, or rule of ranks; may be given several times. By default"
+            " `combined`. `anytime` needs the scores in the order of the runs."
         ),
     ] = None,
     conversion: Annotated[
@@ -74,6 +87,61 @@ def estimate(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the scores and the bound into this .png or .pdf.")
     ] = None,
+    ranks: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of scores: a file with a column `rank`, the rank of each secret's true"
+            " value among its candidates (1: likeliest), and perhaps `confidence`.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    num_candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Values that each secret could have had, all equally likely; may be a column of"
+            " the file.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    list_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="A guess names so many of the likeliest candidates; fixed beforehand. Several"
+            " share the significance. By default 1.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    num_guesses: Annotated[
+        int | None,
+        typer.Option(
+            help="Secrets that are guessed, those of the highest confidence; fixed beforehand. By"
+            " default all.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    adjacency: Annotated[
+        Adjacency,
+        typer.Option(
+            help="What the bound is under; `single`, `count` and `bits` have all.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = Adjacency.SUBSTITUTE,
+    claim: Annotated[
+        float | None,
+        typer.Option(
+            help="An epsilon, at this delta: also print the p-value of the claim that it holds.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    uniform: Annotated[
+        bool,
+        typer.Option(
+            "--uniform",
+            help="In place of a bound: whether the ranks are uniform, as they must be on a model"
+            " that never saw the secrets.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print lower bounds on epsilon from the scores of an audit, also of other people's.
@@ -86,7 +154,32 @@ def estimate(
       dpcanary estimate scores.csv --delta 1e-5 --plot scores.png
       dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
                         --world-column split --world0 member --one-run
+      dpcanary estimate --ranks ranks.csv --num-candidates 10000 --delta 1e-6
     """
+    if (scores is None) == (ranks is None):
+        raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
+    if ranks is not None:
+        from dpcanary.commands.ranks import RanksAsked, print_ranks
+
+        print_ranks(
+            RanksAsked(
+                path=ranks,
+                num_candidates=num_candidates,
+                delta=delta,
+                significance=significance,
+                rules=tuple(rule or ()),
+                conversions=tuple(conversion or ()),
+                every=every,
+                list_sizes=tuple(list_size or (1,)),
+                num_guesses=num_guesses,
+                adjacency=adjacency,
+                claim=claim,
+            ),
+            uniform=uniform,
+            as_json=as_json,
+        )
+        return
+    assert scores is not None
     if ThresholdRule.FIXED in (rule or ()):
         raise typer.BadParameter(
             "rule fixed needs a threshold that was chosen before the scores were seen, which this"
@@ -94,6 +187,7 @@ def estimate(
             " another rule"
         )
     from dpcanary.estimation.hints import hint_of_zero
+    from dpcanary.estimation.success import shown_success
     from dpcanary.scoring.world_scores import read_world_scores
 
     found = read_world_scores(scores, score=score_column, world=world_column, world0=world0)
@@ -110,6 +204,9 @@ def estimate(
         if_reversed="add --lower-is-world0",
         if_weak="",
     )
+    shown = shown_success(
+        world0_scores=found.world0, world1_scores=found.world1, significance=significance
+    )
     if plot:
         from dpcanary.figures.overview import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
@@ -118,9 +215,17 @@ def estimate(
     if as_json:
         rows = [{**vars(one), "assumption": _assumption(one)} for one in bounds]
         numbers = {"num_world0": len(found.world0), "num_world1": len(found.world1)}
-        print_json({**numbers, "bounds": rows, "largest_without_assumption": ceiling, "hint": hint})
+        print_json(
+            {
+                **numbers,
+                "bounds": rows,
+                "largest_without_assumption": ceiling,
+                "shown_success": vars(shown),
+                "hint": hint,
+            }
+        )
         return
-    _print(scores, found, bounds, ceiling, hint)
+    _print(scores, found, bounds, ceiling, hint, shown)
     if plot:
         print(f"\nFigure: {plot}")
 
@@ -180,7 +285,12 @@ def _assumption(bound: "EpsilonEstimate") -> str:
 
 
 def _print(
-    path: Path, found: "WorldScores", bounds: "list[EpsilonEstimate]", ceiling: float, hint: str
+    path: Path,
+    found: "WorldScores",
+    bounds: "list[EpsilonEstimate]",
+    ceiling: float,
+    hint: str,
+    shown: "ShownSuccess",
 ) -> None:
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
@@ -210,6 +320,19 @@ def _print(
         " (rule simultaneous, conversion direct), a perfect attack would show"
         f" {rounded_down(ceiling)} from so many scores."
     )
+    if shown.advantage > 0:
+        rates = ", ".join(
+            f"{percent_down(power)} at {percent(rate)} false ones"
+            for rate, power in shown.true_positive_rates.items()
+            if power > rate
+        )
+        print()
+        print_text(
+            "Without any epsilon: an advantage (true less false positives) of at least"
+            f" {percent_down(shown.advantage)}{'; true positives: ' if rates else ''}{rates}."
+            f" These hold jointly with {confidence_in_words(shown.significance)} confidence, for"
+            " independent scores; `dpcanary account` prints what no attack exceeds."
+        )
     if hint:
         print()
         print_text(f"Hint: {hint}")

@@ -23,7 +23,21 @@ if TYPE_CHECKING:
     from dpcanary.estimation.power import assess_claim_anytime as assess_claim_anytime
     from dpcanary.estimation.power import expected_bound as expected_bound
     from dpcanary.estimation.power import runs_needed as runs_needed
+    from dpcanary.estimation.ranks.estimate import RanksEstimate as RanksEstimate
+    from dpcanary.estimation.ranks.estimate import (
+        assess_claim_from_ranks as assess_claim_from_ranks,
+    )
+    from dpcanary.estimation.ranks.estimate import (
+        estimate_epsilon_from_ranks as estimate_epsilon_from_ranks,
+    )
+    from dpcanary.estimation.ranks.estimate import exposure_lower_bound as exposure_lower_bound
+    from dpcanary.estimation.ranks.laws import ranks_of_truth as ranks_of_truth
+    from dpcanary.estimation.ranks.methods import RankRule as RankRule
+    from dpcanary.estimation.ranks.uniform import UniformityCheck as UniformityCheck
+    from dpcanary.estimation.ranks.uniform import check_uniform_ranks as check_uniform_ranks
     from dpcanary.estimation.rules import ThresholdRule as ThresholdRule
     from dpcanary.estimation.settings import Conversion as Conversion
+    from dpcanary.estimation.success import ShownSuccess as ShownSuccess
+    from dpcanary.estimation.success import shown_success as shown_success
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -4,10 +4,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isinf, isnan, nan
+from typing import TYPE_CHECKING
 
 from dpcanary.estimation.rules import threshold_rule_named
 from dpcanary.estimation.settings import Conversion
-from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
+from dpcanary.printing import (
+    confidence_in_words,
+    percent,
+    percent_up,
+    rounded_down,
+    rounded_up,
+)
+
+if TYPE_CHECKING:  # it loads slowly
+    from dpcanary.accounting.meaning import Meaning
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ class Headline:
         real: the strongest other attack on a real record, if there is one.
         test_accuracy: mean of the attacked models; NaN if it is not known.
         conversion: that of the lower bound, which decides whose epsilon is bounded.
+        meaning: what the accounted epsilons mean to a person, as a sentence; empty if it is not
+            known.
     """
 
     training: str
@@ -74,6 +86,7 @@ class Headline:
     real: OfRealRecord | None = None
     test_accuracy: float = nan
     conversion: Conversion | None = None
+    meaning: str = ""
 
     @property
     def bars(self) -> list[Bar]:
@@ -108,7 +121,7 @@ class Headline:
                 f"This audit shows nothing: its number, {rounded_down(self.shown)}, is not a"
                 f" valid lower bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
             ]
-        sentences = [*self._accounted_sentences()]
+        sentences = [*self._accounted_sentences(), *filter(None, [self.meaning])]
         on_average = self.bounds > 1
         if not isfinite(self.add_remove):
             sentences.append(self._shown_sentence("epsilon"))
@@ -222,6 +235,18 @@ class Headline:
     def confidence(self) -> str:
         """That of the lower bound."""
         return confidence_in_words(self.significance)
+
+
+def meaning_in_words(meaning: "Meaning | None") -> str:
+    """What no attack on a training exceeds, as one sentence; empty if it is not known."""
+    if meaning is None:
+        return ""
+    count, chance = min(meaning.guesses.items(), key=lambda pair: abs(pair[0] - 10))
+    return (
+        f"A secret in a record that is one of {count:,} equally likely values, such as a diagnosis,"
+        f" is guessed with a probability of at most {percent_up(chance)} by any attack, and of"
+        f" {percent(1 / count)} without the model."
+    )
 
 
 def _share(value: float, largest: float) -> float:

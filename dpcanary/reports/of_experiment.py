@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dpcanary.accounting.meaning import Meaning
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
-from dpcanary.errors import InputError
+from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.rules import Proof, state_of_proof
 from dpcanary.estimation.settings import Conversion
 from dpcanary.figures.catalogue import figure_kind
@@ -23,6 +25,7 @@ from dpcanary.reports.headline import (
     accounting_sentence,
     bound_sentences,
     cited_source,
+    meaning_in_words,
 )
 from dpcanary.reports.page import Picture, Report, Row, drawn
 from dpcanary.results_table import (
@@ -37,7 +40,7 @@ from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.products import Products
 from dpcanary.summary import described_data
-from dpcanary.training.settings import MechanismStage
+from dpcanary.training.settings import MechanismStage, Sampling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,7 +139,25 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         real=_of_real_record(experiment, same_rule, last, row["audit"]),
         test_accuracy=settings["test_accuracy"],
         conversion=Conversion(row["conversion"]),
+        meaning=meaning_in_words(_meaning(audit, settings)),
     )
+
+
+def _meaning(audit: Audit, settings: "pd.Series[Any]") -> Meaning | None:
+    """What the audit's epsilons mean, of batches that are Poisson samples; otherwise None."""
+    noise = float(settings["noise_multiplier"])
+    if audit.sampling is not Sampling.POISSON or noise == 0:
+        return None
+    mechanism = Mechanism(
+        audit.adjacency,
+        sample_rate=audit.sample_rate,
+        num_steps=audit.accounted_steps,
+        noise_multiplier=noise,
+    )
+    try:
+        return mechanism.meaning()
+    except AccountingError:
+        return None
 
 
 def _of_real_record(

@@ -11,8 +11,15 @@ from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.estimation.rules import state_of_proof
-from dpcanary.printing import rounded_down, rounded_up
-from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
+from dpcanary.estimation.success import shown_success
+from dpcanary.printing import percent, percent_down, rounded_down, rounded_up
+from dpcanary.reports.headline import (
+    Headline,
+    Methods,
+    accounting_sentence,
+    bound_sentences,
+    meaning_in_words,
+)
 from dpcanary.reports.page import Report, Row, drawn
 from dpcanary.scoring.world_scores import WorldScores
 
@@ -62,6 +69,7 @@ def report_of_own_audit(
     details += [
         ("significance", f"{estimate.significance:g}"),
         ("assumption", estimate.assumption),
+        ("shown without an epsilon", _success(scores, estimate.significance)),
         ("mean score, world 0", f"{np.mean(scores.world0):.4g}"),
         ("mean score, world 1", f"{np.mean(scores.world1):.4g}"),
     ]
@@ -79,6 +87,7 @@ def report_of_own_audit(
         advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
         is_valid=estimate.is_valid,
         conversion=estimate.conversion,
+        meaning=meaning_in_words(accounted.meaning() if accounted else None),
     )
     row = Row(
         [
@@ -111,6 +120,21 @@ def report_of_own_audit(
         provenance=[("training", f"{seconds:,.0f} seconds"), ("software", software_used())],
         methods=methods.paragraphs,
         references=methods.references,
+    )
+
+
+def _success(scores: WorldScores, significance: float) -> str:
+    """How often the attack succeeds at least, in words."""
+    shown = shown_success(
+        world0_scores=scores.world0, world1_scores=scores.world1, significance=significance
+    )
+    powers = ", ".join(
+        f"{percent_down(power)} at {percent(rate)} false ones"
+        for rate, power in shown.true_positive_rates.items()
+    )
+    return (
+        f"an advantage of at least {percent_down(shown.advantage)}; true positives of at least"
+        f" {powers}"
     )
 
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError
 from dpcanary.printing import rounded_down, rounded_up
-from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
+from dpcanary.reports.headline import (
+    Headline,
+    Methods,
+    accounting_sentence,
+    bound_sentences,
+    meaning_in_words,
+)
 from dpcanary.reports.of_own_audit import software_used
 from dpcanary.reports.page import Report, Row, drawn
 
@@ -60,6 +66,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         difference="crafted gradients that are put in after clipping",
         is_real=False,
         conversion=estimate.conversion,
+        meaning=meaning_in_words(accounted.meaning() if accounted else None),
     )
 
     def draw() -> "Figure":

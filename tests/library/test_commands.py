@@ -20,6 +20,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.cli import app
 from dpcanary.errors import InputError
+from dpcanary.estimation import estimate_epsilon_from_ranks
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.scoring.world_scores import read_world_scores
@@ -96,7 +97,8 @@ def test_account_is_the_accountant_rounded_up():
         assert known.items() <= content.items()
         assert content["epsilon"] == pytest.approx(epsilons, rel=1e-9)
     text = printed("account", *TRAINING, *NOISE)
-    shown = re.findall(r"^\S.*?\s{3,}([\d.]+) ", text, re.MULTILINE)
+    of_epsilons, _ = text.split("What this means")
+    shown = re.findall(r"^\S.*?\s{3,}([\d.]+) ", of_epsilons, re.MULTILINE)
     for value, rounded in zip(epsilons.values(), shown, strict=True):
         assert value <= float(rounded) < value + 0.01
 
@@ -450,3 +452,104 @@ def test_errors_are_one_line_and_an_exit_status():
         assert done.stderr.startswith(start)
         assert status == 2 or done.stderr.count("\n") == 1
     assert printed("--version").startswith("dpcanary 0.")
+
+
+def test_account_prints_what_epsilons_mean():
+    """As `Mechanism.meaning` has it, rounded up."""
+    asked = ["account", *TRAINING, *NOISE, "--values", "6"]
+    mechanism = Mechanism("substitute", sample_rate=0.25, num_steps=50, noise_multiplier=1.7)
+    meaning, content = mechanism.meaning(values=[6]), as_json(*asked)["meaning"]
+    assert content["guesses"] == {"6": pytest.approx(meaning.guesses[6], rel=1e-9)}
+    assert content["substitute"]["advantage"] == pytest.approx(meaning.substitute.advantage)
+    assert content["is_exact"] is True
+    [row] = re.findall(r"a secret of 6 values +([\d.]+) % +([\d.]+) % +16.7 %", printed(*asked))
+    for text, limits in zip(row, (meaning.add_remove, meaning.substitute), strict=True):
+        assert 0 <= float(text) - 100 * limits.guesses[6] <= 0.1
+    group = as_json(*asked, "--group-size", "2")["meaning"]
+    assert group["group_size"] == 2
+    assert group["guesses"]["6"] > content["guesses"]["6"]
+    shuffled = [*SHUFFLED, "--batch-size", "5", "--num-records", "20", "--epochs", "2"]
+    assert "right guesses of a secret of 2 values" in printed("account", *shuffled, *NOISE)
+    phases = ["--phase", "20,0.25,1.7", "--phase", "30,0.25,1.8", "--delta", "1e-5"]
+    assert as_json("account", *phases)["meaning"]["is_exact"] is True
+
+
+def test_noise_is_calibrated_to_the_chance_to_guess():
+    asked = ["calibrate", *TRAINING, "--max-guess", "0.3", "--values", "10"]
+    content = as_json(*asked)
+    assert 0.2999 < content["meaning"]["guesses"]["10"] <= 0.3
+    text = " ".join(printed(*asked).split())
+    assert "with a probability of at most 30 % (10 % without the model)" in text
+    for more, words in (
+        (["--epsilon", "3"], "in place of --epsilon"),
+        (["--sampling", "shuffled"], "for Poisson sampling alone"),
+    ):
+        with pytest.raises(InputError, match=words):
+            printed(*asked, *more)
+    with pytest.raises(InputError, match="give --values"):
+        printed("calibrate", *TRAINING, "--max-guess", "0.3")
+    with pytest.raises(InputError, match="give --epsilon and --adjacency"):
+        printed("calibrate", *TRAINING)
+
+
+def test_a_statement_says_what_its_epsilons_mean():
+    [text] = as_json("statement", *TRAINING, *NOISE, "--values", "10").values()
+    mechanism = Mechanism("substitute", sample_rate=0.25, num_steps=50, noise_multiplier=1.7)
+    guess = 100 * mechanism.meaning(values=[10]).guesses[10]
+    [shown] = re.findall(r"one of 10, with a probability of at most ([\d.]+) %", text)
+    assert 0 <= float(shown) - guess <= 0.1
+
+
+def test_estimate_prints_the_success_that_was_shown(tmp_path):
+    table_of().to_csv(tmp_path / "scores.csv", index=False)
+    asked = ["estimate", str(tmp_path / "scores.csv"), "--delta", "1e-5"]
+    advantage = as_json(*asked)["shown_success"]["advantage"]
+    assert 0.5 < advantage < 0.683  # the truth is 0.683
+    assert "Without any epsilon: an advantage" in " ".join(printed(*asked).split())
+
+
+def ranks_file(folder: Path, **columns: Any) -> str:
+    path = folder / "ranks.csv"
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return str(path)
+
+
+def test_ranks_of_secrets_from_a_file(tmp_path):
+    path = ranks_file(tmp_path, rank=[1, 1, 5, 700], confidence=[4, 3, 2, 1])
+    asked = ["estimate", "--ranks", path, "--num-candidates", "10000", "--delta", "1e-6"]
+    [bound] = as_json(*asked)["bounds"]
+    own = estimate_epsilon_from_ranks(ranks=[1, 1, 5, 700], num_candidates=10_000, delta=1e-6)
+    assert bound["epsilon_lower"] == own.epsilon_lower
+    assert bound["rule"] == "mahloujifar"
+    text = printed(*asked, "--all", "--claim", "2", "--num-guesses", "2")
+    assert text.count("2 of 2") == 5
+    assert re.search(r"The claim that epsilon is at most 2 has the p-value \d", text)
+    [of_lists] = as_json(*asked, "--rule", "count", "--list-size", "5")["bounds"]
+    assert of_lists["num_correct"] == 3
+    single = ["--ranks", ranks_file(tmp_path, rank=[1], num_candidates=[10**6]), "--delta", "1e-9"]
+    assert re.search(r"single +direct +- +10.87 +proven", printed("estimate", *single))
+    of_membership = as_json("estimate", *single, "--adjacency", "add_remove")["bounds"]
+    assert of_membership[0]["adjacency"] == "add_remove"
+
+
+def test_the_law_of_secrets_is_checked_by_a_command(tmp_path):
+    path = ranks_file(tmp_path, rank=[1, 2, 1, 3])
+    asked = ["estimate", "--ranks", path, "--num-candidates", "9", "--delta", "1e-6", "--uniform"]
+    assert as_json(*asked)["p_low"] < 0.01
+    uniform = ranks_file(tmp_path, rank=[*range(1, 10)])
+    asked[2] = uniform
+    assert "Nothing speaks against uniform ranks" in printed(*asked)
+
+
+def test_files_of_ranks_are_refused_by_name(tmp_path):
+    delta = ["--delta", "1e-5"]
+    assert "give a file of scores, or --ranks" in refused("estimate", *delta)
+    path = ranks_file(tmp_path, place=[1])
+    with pytest.raises(InputError, match="has no 'rank'"):
+        printed("estimate", "--ranks", path, *delta)
+    path = ranks_file(tmp_path, rank=[1])
+    with pytest.raises(InputError, match="give --num-candidates"):
+        printed("estimate", "--ranks", path, *delta)
+    path = ranks_file(tmp_path, rank=[1, 2], num_candidates=[5, 6])
+    with pytest.raises(InputError, match="differs between secrets"):
+        printed("estimate", "--ranks", path, *delta)

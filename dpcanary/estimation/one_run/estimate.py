@@ -112,15 +112,22 @@ def theta_of_guesses(guesses: Guesses, rule: Rule, family: Family, *, significan
     refutes: Callable[[float], bool] = rule.function(
         guesses, family=family, significance=significance
     )
-    # The grid is searched from below: the methods' p-values need not rise with theta everywhere.
+    return largest_refuted(refutes, largest=family.largest)
+
+
+def largest_refuted(refutes: Callable[[float], bool], *, largest: float) -> float:
+    """The largest theta up to `largest` such that it and all smaller ones are refuted, or 0.
+
+    A grid is searched from below: the methods' p-values need not rise with theta everywhere.
+    """
     below = 0.0
     for above in _GRID.tolist():
-        if above >= family.largest or not refutes(above):
+        if above >= largest or not refutes(above):
             break
         below = above
     else:
         return below
-    high = min(above, family.largest)
+    high = min(above, largest)
     while high - below > _PRECISION and below < high:
         middle = (below + high) / 2
         below, high = (middle, high) if refutes(middle) else (below, middle)

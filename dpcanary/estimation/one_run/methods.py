@@ -66,16 +66,37 @@ def mahloujifar(
     Algorithm 4, with the misprints mended: counts are divided by the number of slots, and h never
     falls). The curves of the family must be their own inverses.
     """
-    recursion = _compiled_recursion()
     counts = guesses.num_slots, guesses.num_guesses, guesses.num_correct
 
     def is_refuted(theta: float) -> bool:
-        # With x = 1 - f(y), y is f(1 - x), as f is its own inverse; f(1 - Phi(z)) is in the table.
-        inverse = np.asarray(ndtr(family.curves(np.array([theta]))[0][_QUANTILES]))
-        slopes = np.diff(inverse) / np.diff(_RATES)
-        return bool(recursion(_RATES, inverse, slopes, *counts, significance))
+        curve = family.curves(np.array([theta]))[0]
+        return recursion_refutes(curve, counts, significance=significance)
 
     return is_refuted
+
+
+def recursion_refutes(
+    curve: Floats,
+    counts: tuple[int, int, int],
+    *,
+    significance: float,
+    own: float = 1.0,
+    other: float = 1.0,
+) -> bool:
+    """Whether so many right guesses refute a curve that is its own inverse.
+
+    Args:
+        curve: of a mechanism, on `GRID`; see `Family.curves`.
+        counts: numbers of slots, guesses and right guesses.
+        significance: of the refutation.
+        own: the share of right guesses that count, for guesses that are lists of values: of the
+            values that the slot could have had instead, those that are not in the list.
+        other: the probability that a wrong guess names one such value.
+    """
+    # With x = 1 - f(y), y is f(1 - x), as f is its own inverse; f(1 - Phi(z)) is in the table.
+    rates, inverse = _RATES / own, np.asarray(ndtr(curve[_QUANTILES])) / other
+    slopes = np.diff(inverse) / np.diff(rates)
+    return bool(_compiled_recursion()(rates, inverse, slopes, *counts, significance))
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Lower bounds on epsilon from the ranks of secrets whose law is known."""

@@ -1,0 +1,283 @@
+"""What epsilon means: limits of attacks by exact curves, against closed forms and oracles."""
+
+from math import exp, inf
+
+import numpy as np
+import pytest
+from dp_accounting.pld.privacy_loss_distribution import NeighborRel, from_gaussian_mechanism
+from scipy.special import ndtr, ndtri
+
+from dpcanary import AccountingError, InputError, Mechanism, account_by_adjacency
+from dpcanary.accounting import (
+    Phase,
+    ShuffledMechanism,
+    account_group,
+    account_phases,
+    calibrate_guess,
+    limits_of_curve,
+    meaning_of,
+    meaning_of_epsilons,
+    meaning_of_phases,
+    meaning_of_shuffled,
+    privacy_profile,
+    trade_off,
+    trade_off_curve,
+)
+from dpcanary.accounting.curve import GaussianCurve
+from dpcanary.accounting.groups import curves_of_group
+from dpcanary.accounting.meaning import EpsilonCurve
+from dpcanary.estimation import shown_success
+
+FULL = Mechanism("substitute", sample_rate=1.0, num_steps=100, noise_multiplier=10.0)
+SAMPLED = Mechanism("substitute", sample_rate=0.01, num_steps=2000, noise_multiplier=0.9)
+
+
+def test_limits_of_the_gaussian_mechanism_have_closed_forms():
+    """At sample rate 1, mu is 1 under add/remove and 2 under substitute adjacency."""
+    meaning = FULL.meaning(values=[2, 10, 10_000])
+    for limits, mu in ((meaning.add_remove, 1.0), (meaning.substitute, 2.0)):
+        for rate, power in limits.true_positive_rates.items():
+            assert power == pytest.approx(ndtr(mu + ndtri(rate)), rel=1e-9)
+        assert limits.advantage == pytest.approx(2 * ndtr(mu / 2) - 1, rel=1e-9)
+    for count, chance in meaning.add_remove.guesses.items():
+        assert chance == pytest.approx(ndtr(1 + ndtri(1 / count)), rel=1e-9)
+    for count, chance in meaning.substitute.guesses.items():
+        assert chance == pytest.approx(ndtr(2 + ndtri((1 - chance) / (count - 1))), rel=1e-8)
+    assert meaning.substitute.guesses[2] == pytest.approx(ndtr(1.0), rel=1e-9)
+    # Of two values, both adjacencies say the same; of more, the first says more.
+    assert meaning.guesses[2] == pytest.approx(ndtr(1.0), rel=1e-9)
+    assert meaning.guesses[10] == meaning.add_remove.guesses[10]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 12.0, inf])
+def test_limits_of_pure_privacy_have_closed_forms(epsilon):
+    limits = limits_of_curve(EpsilonCurve(epsilon, 0.0), values=[2, 10])
+    ratio = exp(epsilon) if epsilon < inf else inf
+    for rate, power in limits.true_positive_rates.items():
+        assert power == pytest.approx(min(ratio * rate, 1 - (1 - rate) / ratio), rel=1e-9)
+    advantage = (ratio - 1) / (ratio + 1) if epsilon < inf else 1.0
+    assert limits.advantage == pytest.approx(advantage, abs=1e-9)
+    for count, chance in limits.guesses.items():
+        expected = 1 / (1 + (count - 1) / ratio)
+        assert chance == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_advantage_is_delta_at_epsilon_0():
+    """The total variation distance, from dp-accounting's profile."""
+    meaning = meaning_of(SAMPLED)
+    for limits in (meaning.add_remove, meaning.substitute):
+        [delta] = privacy_profile(SAMPLED.under(limits.adjacency), epsilons=[0.0])
+        assert limits.advantage == pytest.approx(delta, abs=1e-6)
+
+
+# By riskcal 1.5.1 (get_beta_from_pld, get_advantage_from_pld), of dp-accounting 0.6.0's losses
+# with a grid of 1e-4, add/remove adjacency: FPR, FNR; and the advantage.
+RISKCAL: dict[tuple[float, int, float], tuple[dict[float, float], float]] = {
+    # Its rates below 0.1 move by more than 1e-4 with its grid here; dp-accounting's are below.
+    (0.01, 2000, 0.9): ({0.1: 0.721535}, 0.265406),
+    (0.25, 500, 5.574): ({0.1: 0.607693, 0.01: 0.905734, 0.001: 0.981076}, 0.384996),
+    (0.1, 100, 2.0): ({0.1: 0.772411, 0.01: 0.962288, 0.001: 0.994322}, 0.205861),
+}
+
+
+@pytest.mark.parametrize("settings", RISKCAL)
+def test_limits_equal_those_of_riskcal(settings):
+    rate, steps, noise = settings
+    mechanism = Mechanism("add_remove", sample_rate=rate, num_steps=steps, noise_multiplier=noise)
+    limits = meaning_of(mechanism).add_remove
+    errors, advantage = RISKCAL[settings]
+    for fpr, fnr in errors.items():
+        assert 1 - limits.true_positive_rates[fpr] == pytest.approx(fnr, abs=1e-4)
+    assert limits.advantage == pytest.approx(advantage, abs=1e-4)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+def test_limits_are_those_of_dp_accountings_privacy_profile(adjacency):
+    """FNR is the largest of 1 - delta - exp(eps) FPR and its mirror image, over all epsilons."""
+    relation = {"add_remove": "ADD_OR_REMOVE_ONE", "substitute": "REPLACE_ONE"}[adjacency]
+    loss = from_gaussian_mechanism(
+        SAMPLED.noise_multiplier,
+        sampling_prob=SAMPLED.sample_rate,
+        value_discretization_interval=1e-4,
+        neighboring_relation=NeighborRel[relation],
+    ).self_compose(SAMPLED.num_steps)
+    epsilons = np.linspace(0.0, 8.0, 201)
+    deltas = np.array([loss.get_delta_for_epsilon(float(one)) for one in epsilons])
+    limits = getattr(meaning_of(SAMPLED), adjacency)
+    for rate, power in limits.true_positive_rates.items():
+        steep = (1 - deltas - np.exp(epsilons) * rate).max()
+        flat = (np.exp(-epsilons) * (1 - deltas - rate)).max()
+        if adjacency == "substitute":
+            assert 1 - power == pytest.approx(max(steep, flat), abs=1e-4)
+        else:  # the profile holds for both orders of the worlds, the limit for one
+            assert 1 - power >= max(steep, flat) - 1e-4
+    assert limits.advantage == pytest.approx(deltas[0], abs=1e-4)
+
+
+def guesses_of_transcripts(mechanism: Mechanism, values: int, count: int) -> float:
+    """How often one of k orthogonal gradients of norm 1 is recognised from all noisy sums."""
+    q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.num_steps
+    rng = np.random.default_rng(0)
+    scores = np.zeros((count, values))
+    for _ in range(steps):
+        sums = sigma * rng.standard_normal((count, values))
+        sums[:, 0] += rng.random(count) < q
+        # The likelihood ratio of each value to an absent record.
+        scores += np.log1p(q * np.expm1((sums - 0.5) / sigma**2))
+    others = scores[:, 1:].max(axis=1)
+    return float(np.mean(scores[:, 0] > others))
+
+
+def test_no_simulated_attack_exceeds_the_limit_and_the_best_is_near_it():
+    """Orthogonal gradients: each is near the worst case under add/remove adjacency."""
+    mechanism = Mechanism("substitute", sample_rate=0.2, num_steps=20, noise_multiplier=0.8)
+    meaning, count = meaning_of(mechanism, values=[10]), 20_000
+    found = guesses_of_transcripts(mechanism, 10, count)
+    error = 3 * (0.25 / count) ** 0.5
+    assert found <= meaning.guesses[10] + error
+    assert found >= 0.85 * meaning.guesses[10]
+    assert meaning.substitute.guesses[10] > meaning.add_remove.guesses[10]
+
+
+def test_two_opposite_gradients_attain_the_limit_of_two_values():
+    mechanism = Mechanism("substitute", sample_rate=0.2, num_steps=20, noise_multiplier=2.0)
+    q, sigma, count = 0.2, 2.0, 100_000
+    rng = np.random.default_rng(1)
+    scores = np.zeros(count)
+    for _ in range(mechanism.num_steps):
+        sums = sigma * rng.standard_normal(count) + (rng.random(count) < q)
+        signs = [np.log1p(q * np.expm1((sign * sums - 0.5) / sigma**2)) for sign in (1, -1)]
+        scores += signs[0] - signs[1]
+    found, limit = float(np.mean(scores > 0)), meaning_of(mechanism, values=[2]).guesses[2]
+    assert found == pytest.approx(limit, abs=3 * (0.25 / count) ** 0.5)
+
+
+def test_a_group_of_one_is_a_record_and_larger_groups_are_easier():
+    sampled = Mechanism("substitute", sample_rate=0.2, num_steps=20, noise_multiplier=4.0)
+    presence, inverse = curves_of_group(sampled, group_size=1)
+    exact = trade_off_curve(sampled.under("add_remove"))
+    rates = np.array([0.001, 0.01, 0.1, 0.5])
+    assert presence.fnr(rates) == pytest.approx(exact.fnr(rates), abs=2e-4)
+    assert inverse.fnr(exact.fnr(rates)) == pytest.approx(rates, abs=2e-4)
+    before = meaning_of(sampled)
+    for size in (2, 4):
+        group = meaning_of(sampled, group_size=size)
+        assert group.group_size == size
+        for mine, other in ((group.add_remove, before.add_remove),
+                            (group.substitute, before.substitute)):  # fmt: skip
+            assert mine.advantage > other.advantage
+            assert all(mine.guesses[k] > other.guesses[k] for k in mine.guesses)
+        # Its curve has the epsilon of the group.
+        epsilons, delta = account_group(sampled, group_size=size, delta=1e-5), 1e-5
+        ratio = exp(epsilons.add_remove)
+        for rate, power in group.add_remove.true_positive_rates.items():
+            assert power <= min(delta + ratio * rate, 1.0) + 1e-9
+        before = group
+
+
+def test_a_group_without_sampling_has_a_closed_form():
+    group = meaning_of(FULL, group_size=3, values=[10])
+    assert group.add_remove.advantage == pytest.approx(2 * ndtr(1.5) - 1, rel=1e-9)
+    assert group.substitute.advantage == pytest.approx(2 * ndtr(3.0) - 1, rel=1e-9)
+    assert group.guesses[10] == pytest.approx(ndtr(3 + ndtri(0.1)), rel=1e-9)
+
+
+def test_limits_by_epsilons_alone_are_larger():
+    epsilons = account_by_adjacency(SAMPLED, delta=1e-5)
+    exact = epsilons.meaning()
+    rough = meaning_of_epsilons(
+        add_remove=epsilons.add_remove, substitute=epsilons.substitute, delta=1e-5
+    )
+    assert (exact.is_exact, rough.is_exact) == (True, False)
+    for mine, other in ((exact.add_remove, rough.add_remove), (exact.substitute, rough.substitute)):
+        assert mine.advantage < other.advantage
+        assert all(mine.guesses[k] < other.guesses[k] for k in mine.guesses)
+
+
+def test_equal_phases_mean_what_one_training_means():
+    short = SAMPLED.after(200)
+    half = Phase(short.noise_multiplier, short.sample_rate, 100)
+    other = Phase(short.noise_multiplier * 1.000001, short.sample_rate, 100)
+    whole, parts = meaning_of(short), meaning_of_phases([half, other])
+    for mine, their in ((whole.add_remove, parts.add_remove), (whole.substitute, parts.substitute)):
+        assert mine.advantage == pytest.approx(their.advantage, abs=2e-3)
+        for count, chance in mine.guesses.items():
+            assert chance == pytest.approx(their.guesses[count], rel=1e-2)
+    assert account_phases([half, other], delta=1e-5).meaning() == parts
+    assert account_phases([half, half], delta=1e-5).meaning() == whole
+
+
+def test_shuffled_batches_mean_their_guarantee():
+    shuffled = ShuffledMechanism(
+        "substitute", batches_per_pass=10, num_steps=40, noise_multiplier=4.0
+    )
+    meaning = meaning_of_shuffled(shuffled, values=[2])
+    # Four passes, each of which moves by 2.
+    assert meaning.substitute.guesses[2] == pytest.approx(ndtr(2 * 2 / 4.0 / 2), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"),
+    [
+        (FULL, {"max_guess": 0.2, "values": 10}),
+        (FULL, {"max_guess": 0.6, "values": 2}),
+        (SAMPLED, {"max_guess": 0.2, "values": 10}),
+        (FULL, {"max_guess": 0.01, "values": 10_000, "group_size": 3}),
+    ],
+)
+def test_calibrated_noise_reaches_the_largest_guess(mechanism, options):
+    size, count = options.get("group_size", 1), options["values"]
+    noise = calibrate_guess(mechanism, **options)
+    for factor, is_below in ((1.0, True), (0.999, False)):
+        tried = mechanism.with_noise(factor * noise)
+        guess = meaning_of(tried, values=[count], group_size=size).guesses[count]
+        assert (guess <= options["max_guess"]) is is_below
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(InputError, match="values is 1"):
+        meaning_of(FULL, values=[1])
+    with pytest.raises(InputError, match="false_positive_rates is"):
+        meaning_of(FULL, false_positive_rates=[1.0])
+    with pytest.raises(InputError, match="it must be larger"):
+        calibrate_guess(FULL, max_guess=0.1, values=10)
+    with pytest.raises(InputError, match="group_size is 0"):
+        meaning_of(FULL, group_size=0)
+    with pytest.raises(InputError, match="noise_multiplier is nan"):
+        meaning_of(FULL.with_noise(float("nan")), group_size=2)
+    with pytest.raises(InputError, match="epsilon is -1"):
+        meaning_of_epsilons(add_remove=-1.0, substitute=2.0, delta=1e-5)
+    with pytest.raises(AccountingError, match="no epsilon at a delta below"):
+        EpsilonCurve(1.0, 1e-5).epsilon(1e-6)
+
+
+def test_without_an_exact_curve_the_epsilons_alone_count(capsys, monkeypatch):
+    def refuses(mechanism):
+        raise AccountingError("no trade-off curve")
+
+    monkeypatch.setattr(trade_off, "trade_off_curve", refuses)
+    assert account_by_adjacency(SAMPLED.after(10), delta=1e-4).meaning().is_exact is False
+    assert "by the epsilons alone: no trade-off curve" in capsys.readouterr().err
+
+
+def test_shown_success_holds_jointly_and_is_near_the_truth():
+    rng = np.random.default_rng(0)
+    limits = limits_of_curve(GaussianCurve(2.0), values=[2])
+    exceeded = 0
+    for _ in range(100):
+        shown = shown_success(
+            world0_scores=rng.normal(2, 1, 500), world1_scores=rng.normal(0, 1, 500)
+        )
+        powers = limits.true_positive_rates
+        exceeded += shown.advantage > limits.advantage or any(
+            power > powers[rate] for rate, power in shown.true_positive_rates.items()
+        )
+        assert shown.guess == (1 + shown.advantage) / 2
+        assert shown.advantage > 0.5
+    assert exceeded <= 5 + 3 * (100 * 0.05 * 0.95) ** 0.5
+
+
+def test_scores_without_a_signal_show_no_success():
+    shown = shown_success(world0_scores=np.zeros(100), world1_scores=np.zeros(100))
+    assert (shown.advantage, shown.guess) == (0.0, 0.5)
+    assert all(power == rate for rate, power in shown.true_positive_rates.items())
