@@ -22,6 +22,7 @@ from dpcanary.program import progress
 
 # A run may take so many times as long as the first one, and so many seconds more.
 _TIMES_AS_LONG, _SECONDS_MORE = 10.0, 30.0
+_WRONG = ", so the training depends on a record by more than its noisy sums."
 
 
 @dataclass(frozen=True)
@@ -71,31 +72,35 @@ class NeighboursCheck(CheckResult):
         not_seen = [
             fill(one, 88, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
         ]
-        right = (
-            "Nothing but the noisy sums depends on the record: with the same noisy sums, the"
-            " training on other records does the same to the bit."
-        )
-        if self.not_judged:
-            right = (
-                "Nothing speaks against what could be compared. Not compared:"
-                f" {', '.join(self.not_judged)}."
-            )
-        replaced = [
-            f"- {label}: the sum differs in {count} of {self.num_steps} steps"
-            for label, count in zip(self.replacements, self.steps_with_record, strict=True)
-        ]
-        whole = "" if self.is_whole else " (the first ones of the training)"
-        scope = f"{self.num_steps} steps{whole}, {self.seconds:.0f} seconds in all."
+        first, *replaced = self._scope
         return self.text(
-            right=fill(right, 88),
-            wrong=(
-                ", so the training depends on a record by more than its noisy sums.\n"
-                + fill(self.cause, 88)
-            ),
+            right=fill(self._right, 88),
+            wrong=f"{_WRONG}\n{fill(self.cause, 88)}",
             nothing=fill(self._why_nothing(), 88),
-            scope="\n".join([scope, *replaced]),
+            scope="\n".join([f"{first}.", *(f"- {line}" for line in replaced)]),
             not_seen="\n".join(["Not seen by this check:", *not_seen]),
         )
+
+    @property
+    def _right(self) -> str:
+        if self.not_judged:
+            names = ", ".join(self.not_judged)
+            return f"Nothing speaks against what could be compared. Not compared: {names}."
+        return (
+            "The training depends on the replaced records through its noisy sums alone: with the"
+            " same noisy sums, all else is equal."
+        )
+
+    @property
+    def _scope(self) -> list[str]:
+        whole = "" if self.is_whole else " (the first ones of the training)"
+        return [
+            f"{self.num_steps} steps{whole}, {self.seconds:.0f} seconds in all",
+            *(
+                f"{label}: the sum differs in {count} of {self.num_steps} steps"
+                for label, count in zip(self.replacements, self.steps_with_record, strict=True)
+            ),
+        ]
 
     def _why_nothing(self) -> str:
         if not self.num_steps:
@@ -109,13 +114,36 @@ class NeighboursCheck(CheckResult):
             " NumPy or Python."
         )
 
-    def report(self, path: Path | str) -> Path:
-        """Writes the result as a page, and gives its path."""
+    def report(self, path: Path | str | None = None) -> Path:
+        """Writes the result as one HTML page that works offline, and gives its path.
+
+        By default `neighbours.html` in the current folder.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
         from dpcanary.reports.of_check import write_check_page
 
-        verdict = "passes" if self.passes else "does not pass"
-        title = f"Neighbours: the training {verdict}"
-        return write_check_page(Path(path), title=title, result=self)
+        target = Path("neighbours.html" if path is None else path)
+        if self.passes:
+            verdict, summary = "passes", self._right
+        elif self.compares_nothing:
+            verdict, summary = "could not be compared", self._why_nothing()
+        else:
+            verdict, summary = "does not pass", self.cause
+        write_check_page(
+            target,
+            title=f"Neighbours: the training {verdict}",
+            summary=[
+                "The training was run on records that differ in one, with the same random numbers"
+                " and the same noisy sums.",
+                summary,
+            ],
+            findings=self.ranked,
+            scope=self._scope,
+            not_seen=self.not_seen,
+        )
+        return target
 
 
 def check_neighbours(

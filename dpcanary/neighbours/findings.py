@@ -169,7 +169,7 @@ def findings_of(
 
 
 def _failed(prop: Property, difference: Difference, label: str) -> Finding:
-    meaning = f"{difference.hint}. {prop.meaning}" if difference.hint else prop.meaning
+    meaning = f"{difference.hint}; {prop.meaning}" if difference.hint else prop.meaning
     where = f"step {difference.step}: {difference.text} ({label})"
     return Finding(prop.name, prop.expected, where, False, meaning)
 

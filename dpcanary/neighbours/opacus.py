@@ -1,7 +1,7 @@
 """Trainings with Opacus: every optimizer that is made inside of a check passes its sums on."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from math import nan
@@ -13,7 +13,7 @@ from torch import Tensor
 from dpcanary.accounting.of_opacus import captured_by
 from dpcanary.errors import InputError
 from dpcanary.neighbours.session import Session, Setting
-from dpcanary.watching.models_of_opacus import ModelOfOpacus, objects_of_opacus
+from dpcanary.watching.models_of_opacus import wrapped_models
 
 # Of the groups of an optimizer's parameters.
 _OF_GROUPS = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
@@ -27,19 +27,30 @@ def optimizers_recorded(session: Session) -> Iterator[None]:
         return
     from opacus.optimizers import DPOptimizer
 
-    original: Callable[..., None] = DPOptimizer.__init__
+    models: list[Any] = []
+    with (
+        _noting_new(wrapped_models(), models.append),
+        _noting_new(DPOptimizer, lambda own: _Recorded(own, session, models)),
+        _adaptive_clipping(session),
+    ):
+        yield
+
+
+@contextmanager
+def _noting_new(kind: Any, note: Callable[[Any], object]) -> Iterator[None]:
+    """While inside, every object of a class is noted when it is made."""
+    original: Callable[..., None] = kind.__init__
 
     @wraps(original)
     def initialise(own: Any, /, *args: Any, **keys: Any) -> None:
         original(own, *args, **keys)
-        _Recorded(own, session)
+        note(own)
 
-    DPOptimizer.__init__ = initialise
+    kind.__init__ = initialise
     try:
-        with _adaptive_clipping(session):
-            yield
+        yield
     finally:
-        DPOptimizer.__init__ = original
+        kind.__init__ = original
 
 
 def _is_used() -> bool:
@@ -78,13 +89,13 @@ def _adaptive_clipping(session: Session) -> Iterator[None]:
 class _Recorded:
     """An optimizer whose noisy sums are noted, and replaced by those of the first run."""
 
-    def __init__(self, optimizer: Any, session: Session) -> None:
+    def __init__(self, optimizer: Any, session: Session, models: Sequence[Any]) -> None:
         if hasattr(optimizer, "_ddp_per_layer_hook"):
             raise InputError(
                 "the check of neighbours does not take clipping per layer in the hooks of"
                 " DistributedDataParallel: take DPDDP, or flat clipping"
             )
-        self._optimizer, self._session = optimizer, session
+        self._optimizer, self._session, self._models = optimizer, session, models
         self._names: list[str] = []
         inner = optimizer.add_noise
         optimizer.add_noise = lambda *args, **keys: self._add_noise(inner, *args, **keys)
@@ -101,10 +112,7 @@ class _Recorded:
         settings = self._settings()
         returned = inner(*args, **keys)
         if not self._names:
-            known = ModelOfOpacus(parameters, objects_of_opacus()).names
-            self._names = [
-                known.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)
-            ]
+            self._names = self._names_of(parameters)
         noisy = session.step(
             dict(zip(self._names, sums, strict=True)),
             [p.grad for p in parameters],
@@ -120,6 +128,14 @@ class _Recorded:
                 "unclipped records", raw, optimizer.unclipped_num
             )
         return returned
+
+    def _names_of(self, parameters: Sequence[Tensor]) -> list[str]:
+        known = {
+            id(own): name
+            for model in self._models
+            for name, own in model._module.named_parameters()
+        }
+        return [known.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)]
 
     def _settings(self) -> dict[str, Setting]:
         optimizer = self._optimizer

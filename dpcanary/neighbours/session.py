@@ -14,6 +14,8 @@ from dpcanary.neighbours.records_seen import Batch, Reader
 from dpcanary.neighbours.tape import Array, Tape, array_of, like
 
 Setting = float | str
+# Parameters of a large model.
+_LARGE = 1_000_000
 
 
 class Ended(BaseException):
@@ -139,13 +141,13 @@ class Session:
         self._tape, self.reader, self._first = tape, reader, first
         self._num_steps, self._on_step, self._add_up = num_steps, on_step, add_up
         self._all_batches = all_batches
-        self.run = Run()
+        self.run, self._num_values = Run(), 0
         self.at_end: list[Callable[[], Mapping[str, Setting]]] = []
 
     @property
-    def is_first(self) -> bool:
-        """Whether this run's sums are those that all others get."""
-        return self._first is None
+    def is_large(self) -> bool:
+        """Whether two copies of the model are many."""
+        return self._num_values > _LARGE
 
     def step(
         self,
@@ -169,6 +171,7 @@ class Session:
         if self._all_batches is not None:
             batches = self._all_batches(batches)
         arrays = [array_of(one) for one in sums.values()]
+        self._num_values = sum(one.size for one in arrays)
         step = Step(
             settings=dict(settings),
             parameters={name: checksum(own) for name, own in parameters.items()},

@@ -15,7 +15,7 @@ class ModelOfOpacus:
         trained = {id(parameter) for parameter in parameters}
         self.module: Any = None
         self._criterion: Any = None
-        for module in living_objects((_hooks(),), living):
+        for module in living_objects((wrapped_models(),), living):
             if any(id(p) in trained for p in module._module.parameters()):
                 self.module = module
         for criterion in living_objects(_criteria(), living):
@@ -57,10 +57,12 @@ def objects_of_opacus() -> list[Any]:
     from opacus.data_loader import DPDataLoader
     from opacus.optimizers import DPOptimizer
 
-    return living_objects((_hooks(), *_criteria(), DPDataLoader, PrivacyEngine, DPOptimizer))
+    return living_objects(
+        (wrapped_models(), *_criteria(), DPDataLoader, PrivacyEngine, DPOptimizer)
+    )
 
 
-def _hooks() -> type:
+def wrapped_models() -> type:
     """The class of models whose gradients of single records are taken."""
     from opacus import grad_sample
 
