@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.neighbour_trainings import RIGHT, WRONG, Training, records
+from dpcanary.errors import InputError
 from dpcanary.neighbours.check import NeighboursCheck, check_neighbours
 
 PAGE = Path(__file__).parents[1] / "docs/neighbours_score.md"
@@ -55,7 +56,11 @@ def blind() -> tuple[dict[str, Training], dict[str, Training]]:
 def wrong_rows(trainings: dict[str, Training]) -> Iterator[tuple[bool, str]]:
     """Whether each is found, and its row."""
     for name, training in trainings.items():
-        names = failing(checked(training))
+        try:
+            names = failing(checked(training))
+        except InputError as error:
+            yield False, f"| {name} | {error} |"
+            continue
         found = is_named(training, names)
         more = f", {len(names) - 1} more" if len(names) > 1 else ""
         shown = f"{names[0]}{more}" if names else "not found"

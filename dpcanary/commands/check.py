@@ -39,7 +39,8 @@ def check(
         str,
         typer.Option(
             help="For --model and --neighbours: a .npz file with arrays features and labels, a"
-            " .parquet, .csv or .tsv table, or MODULE:FUNCTION, which gives a dataset or a pair of inputs and labels."
+            " .parquet, .csv or .tsv table, or MODULE:FUNCTION, which gives a dataset or a pair of"
+            " inputs and labels."
         ),
     ] = "",
     label_column: Annotated[str, typer.Option(help="Of a table.")] = "label",

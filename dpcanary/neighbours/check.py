@@ -1,6 +1,6 @@
 """The check of a whole training: twice with the same noisy sums, on records that differ in one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +18,13 @@ from dpcanary.neighbours.replacements import Replacement, chosen
 from dpcanary.neighbours.running import Group, Train, run_once
 from dpcanary.neighbours.session import ENOUGH, Run, Session
 from dpcanary.neighbours.tape import Tape
+from dpcanary.neighbours.values_read import MOVES, Reads, spans_of
 from dpcanary.program import progress
 
 # A run may take so many times as long as the first one, and so many seconds more.
 _TIMES_AS_LONG, _SECONDS_MORE = 10.0, 30.0
+# What may follow from a value that is read, such as a loss.
+_DECIDED = {"settings", "parameters", "batches", "random numbers", "steps", "released"}
 _WRONG = ", so the training depends on a record by more than its noisy sums."
 
 
@@ -175,7 +178,9 @@ def check_neighbours(
             with a row for each record.
         replacements: what is replaced; each costs a training. By default a handful at two places:
             a record ten times as loud, with another label, all zeros, another record, a copy of its
-            neighbour, and with missing values if other records have some.
+            neighbour, and with missing values if other records have some. If nothing is found then,
+            and the code reads values such as a loss that depend on the record, there are three more
+            trainings in which these are moved further.
         neighbour: a dataset of your own in place of these, which differs in one record.
         num_steps: the training is ended after so many steps; then what is released is not compared.
         sample_rate: of the batches, if neither the optimizer nor `record_sums` is told it. It is
@@ -243,6 +248,7 @@ class _Runs:
         self._seed, self._num_steps = seed, num_steps
         self._group = Group()
         self._seconds = 0.0
+        self._tolerance = Tolerance()
 
     def result(
         self,
@@ -270,14 +276,43 @@ class _Runs:
             bar.reset(total=(2 + len(replaced)) * len(first.steps))
             bar.update(len(first.steps))
             limit = time_limit or _TIMES_AS_LONG * first.seconds + _SECONDS_MORE
-            tolerance = Tolerance()
             if first.steps:
-                tolerance = control(first, self._run(first, None, limit, bar.update))
-            compared = []
+                self._tolerance = control(first, self._run(first, None, limit, bar.update))
+            tolerance = self._tolerance
+            pairs: list[tuple[str, RunComparison]] = []
+            reads = []
             for one in replaced:
                 run = self._run(first, one, limit, bar.update)
-                compared.append(compare(first, run, one.index, tolerance, sample_rate=sample_rate))
-        return self._judged(first, tolerance, replaced, compared)
+                reads.append(run.reads)
+                found = compare(first, run, one.index, tolerance, sample_rate=sample_rate)
+                pairs.append((one.label, found))
+            spans = spans_of(first.reads, reads)
+            if planned is None and spans and not any(own.differences for _, own in pairs):
+                bar.total += len(MOVES) * len(first.steps)
+                pairs += self._with_moved_values(first, replaced[0], spans, limit, bar.update)
+        return self._judged(first, tolerance, pairs, spans)
+
+    def _with_moved_values(
+        self,
+        first: Run,
+        replaced: Replacement,
+        spans: Mapping[str, float],
+        limit: float,
+        on_step: Callable[[], object],
+    ) -> Iterator[tuple[str, RunComparison]]:
+        """Runs in which the values that depend on the record are moved further.
+
+        Sums are not looked at: a loop that clips by such a value clips wrongly then.
+        """
+        places = "; ".join(sorted(spans)[:3])
+        for name, sign in MOVES.items():
+            run = self._run(first, replaced, limit, on_step, Reads(spans, sign))
+            found = compare(first, run, replaced.index, self._tolerance, sample_rate=None)
+            found.largest = 0.0
+            found.differences = [
+                one for one in found.differences if one.kind in _DECIDED and not run.error
+            ]
+            yield f"{replaced.label}, and the values read in {places} {name}", found
 
     def _run(
         self,
@@ -285,6 +320,7 @@ class _Runs:
         replaced: Replacement | None,
         limit: float | None,
         on_step: Callable[[], object],
+        reads: Reads | None = None,
     ) -> Run:
         reader = Reader(self._data.count)
         place, record = (None, None) if replaced is None else (replaced.index, replaced.record)
@@ -292,6 +328,7 @@ class _Runs:
             self._tape,
             reader,
             first=first,
+            reads=reads,
             num_steps=self._num_steps,
             on_step=on_step,
             add_up=self._group.add_up if self._group.is_several else None,
@@ -306,13 +343,13 @@ class _Runs:
         self,
         first: Run,
         tolerance: Tolerance,
-        replaced: list[Replacement],
-        compared: list[RunComparison],
+        pairs: Sequence[tuple[str, RunComparison]],
+        spans: Mapping[str, float],
     ) -> NeighboursCheck:
-        labels = tuple(one.label for one in replaced)
+        labels, compared = tuple(label for label, _ in pairs), [run for _, run in pairs]
         differences = [
             (difference, label)
-            for label, run in zip(labels, compared, strict=True)
+            for label, run in pairs
             for difference in run.differences
             if _can_be_judged(difference, tolerance)
         ]
@@ -339,7 +376,7 @@ class _Runs:
             batches_known=is_known,
             is_whole=is_whole,
             seconds=self._seconds,
-            not_seen=tuple(_not_seen(first, is_known=is_known, is_whole=is_whole)),
+            not_seen=tuple(_not_seen(first, spans, is_known=is_known, is_whole=is_whole)),
             cause=_cause(order),
         )
 
@@ -366,9 +403,16 @@ def _cause(order: list[tuple[Difference, str]]) -> str:
     return text
 
 
-def _not_seen(first: Run, *, is_known: bool, is_whole: bool) -> Iterable[str]:
+def _not_seen(
+    first: Run, spans: Mapping[str, float], *, is_known: bool, is_whole: bool
+) -> Iterable[str]:
     yield "a branch that none of these replacements triggers, and records other than these"
     yield "what is printed, logged or written, and not returned; what is outside of the function"
+    if spans:
+        yield (
+            "what is done with the values that the training reads and that depend on the record,"
+            f" beyond what was tried: {'; '.join(sorted(spans)[:5])}"
+        )
     yield "noise, sampling and accounting, which `dpcanary check` and `watch` measure"
     if not is_known and first.steps:
         yield (

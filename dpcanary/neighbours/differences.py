@@ -201,7 +201,9 @@ def _before_sum(number: int, one: Step, now: Step, tolerance: Tolerance) -> Iter
         size = abs(norm - before) / before if before else abs(norm - before)
         by = f"its norm is another by {size:.2g}" if size else "its norm is the same"
         yield Difference("parameters", number, name, f"{name} differs ({by})", order=0)
-    if "batches" not in tolerance.kinds and not _same_batches(one, now):
+    # Before the first step, what is read without a loader prepares the data.
+    is_drawn = number > 1 or all(batch.loaded for batch in one.batches)
+    if is_drawn and "batches" not in tolerance.kinds and not _same_batches(one, now):
         yield Difference("batches", number, "", _batches_in_words(one, now), order=1)
     for name in _changed(one.random, now.random):
         if "random numbers" not in tolerance.kinds:

@@ -18,6 +18,7 @@ from dpcanary.neighbours.records_seen import Batch, loaders_noted
 from dpcanary.neighbours.released import released
 from dpcanary.neighbours.session import TIME, Ended, Run, Session, begin, finish
 from dpcanary.neighbours.tape import Array
+from dpcanary.neighbours.values_read import values_noted
 
 Train = Callable[[Any], Any]
 
@@ -42,6 +43,7 @@ def run_once(
             same_random_numbers(seed),
             loaders_noted(session.reader, lambda own: own is dataset),
             optimizers_recorded(session),
+            values_noted(session.reads),
             _limit(seconds),
         ):
             result = train(dataset)
@@ -55,6 +57,7 @@ def run_once(
             run.error = error
     finally:
         finish()
+        run.reads = session.reads.values
         run.seconds = perf_counter() - start
     if session.is_large:  # models of Opacus are freed by the collector alone
         gc.collect()

@@ -12,6 +12,7 @@ from dpcanary.errors import InputError
 from dpcanary.neighbours.randomness import drawn_until_now
 from dpcanary.neighbours.records_seen import Batch, Reader
 from dpcanary.neighbours.tape import Array, Tape, array_of, like
+from dpcanary.neighbours.values_read import Read, Reads
 
 Setting = float | str
 # Parameters of a large model.
@@ -99,6 +100,7 @@ class Run:
         settings: what the accountant was told until the end.
         error: of the training.
         ended: why it was ended from outside.
+        reads: values that the training took out of tensors.
         seconds: that it took.
     """
 
@@ -111,6 +113,7 @@ class Run:
     settings: dict[str, Setting] = field(default_factory=dict)
     error: Exception | None = None
     ended: str = ""
+    reads: list[Read] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -125,6 +128,7 @@ class Session:
         on_step: called after each step.
         add_up: sums arrays over the processes of the training; None if it has one.
         all_batches: gives the batches of all processes; None if there is one.
+        reads: notes the values that the training reads.
     """
 
     def __init__(
@@ -137,10 +141,12 @@ class Session:
         on_step: Callable[[], object] = lambda: None,
         add_up: Callable[[Array], Array] | None = None,
         all_batches: Callable[[Sequence[Batch]], list[Batch]] | None = None,
+        reads: Reads | None = None,
     ) -> None:
         self._tape, self.reader, self._first = tape, reader, first
         self._num_steps, self._on_step, self._add_up = num_steps, on_step, add_up
         self._all_batches = all_batches
+        self.reads = reads or Reads()
         self.run, self._num_values = Run(), 0
         self.at_end: list[Callable[[], Mapping[str, Setting]]] = []
 
@@ -165,6 +171,8 @@ class Session:
         if self._first is not None and number >= len(self._first.steps):
             self._stop(MORE_STEPS)
         batches = self.reader.taken()
+        if any(batch.loaded for batch in batches):  # what is read beside them prepares the data
+            batches = [batch for batch in batches if batch.loaded]
         if records is not None:
             rows = np.atleast_1d(array_of(records)).astype(np.int64)
             batches = [Batch(rows, np.zeros(len(rows), np.uint64), loaded=True)]
