@@ -318,7 +318,7 @@ def threshold_released(dataset: TensorDataset) -> Any:
     network = Fit(dataset).run()
     with torch.no_grad():
         scores = network(dataset.tensors[0])[:, 1]
-    return {"model": network, "threshold": float(scores.quantile(0.9))}
+    return {"model": network, "threshold": float(scores.median())}
 
 
 def log_released(dataset: TensorDataset) -> Any:

@@ -305,8 +305,8 @@ class _Runs:
         Sums are not looked at: a loop that clips by such a value clips wrongly then.
         """
         places = "; ".join(sorted(spans)[:3])
-        for name, sign in MOVES.items():
-            run = self._run(first, replaced, limit, on_step, Reads(spans, sign))
+        for name, factor in MOVES.items():
+            run = self._run(first, replaced, limit, on_step, Reads(spans, factor))
             found = compare(first, run, replaced.index, self._tolerance, sample_rate=None)
             found.largest = 0.0
             found.differences = [

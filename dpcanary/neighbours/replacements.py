@@ -46,7 +46,7 @@ def chosen(data: Data, steps: Sequence[Sequence[Batch]], *, seed: int) -> list[R
         seed: of the choices.
     """
     rng = np.random.default_rng(seed)
-    first, second = _places(data.count, steps, rng)
+    first, second = _places(data.count, steps)
     some = rng.permutation(data.count)[:_LOOKED_AT]
     others = [data.record(int(index)) for index in some if index not in (first, second)]
     has_missing = any(_has_missing(record) for record in others)
@@ -74,9 +74,7 @@ def _words(kind: str) -> str:
     }.get(kind, kind)
 
 
-def _places(
-    count: int, steps: Sequence[Sequence[Batch]], rng: np.random.Generator
-) -> tuple[int, int]:
+def _places(count: int, steps: Sequence[Sequence[Batch]]) -> tuple[int, int]:
     """Numbers of two records."""
     groups = [
         np.unique(np.concatenate([batch.records for batch in batches]))
@@ -87,11 +85,12 @@ def _places(
     fallback = int(count // 4), int(count - 1 - count // 4)
     if not groups:
         return fallback if fallback[0] != fallback[1] else (0, count - 1)
-    first = int(rng.choice(groups[0]))
+    # What a training does in the order of its records, early ones decide.
+    first = int(groups[0][0])
     later = np.unique(np.concatenate(groups[1:])) if len(groups) > 1 else groups[0]
     without = np.setdiff1d(later, groups[0])
     candidates = without if len(without) else np.setdiff1d(later, [first])
-    second = int(rng.choice(candidates)) if len(candidates) else (first + 1) % count
+    second = int(candidates[0]) if len(candidates) else (first + 1) % count
     return first, second
 
 

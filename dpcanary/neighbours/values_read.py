@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from torch import Tensor
@@ -31,11 +32,11 @@ class Read:
     value: float
 
 
-# How values are moved: by the sign with which the value of some number is moved.
-MOVES: Mapping[str, Callable[[int], int]] = {
-    "higher": lambda number: 1,
-    "lower": lambda number: -1,
-    "higher and lower in turn": lambda number: 1 if number % 2 else -1,
+# How values are moved: by a factor for the value of some number at a place.
+MOVES: Mapping[str, Callable[[int], float]] = {
+    "rising": lambda number: number + 1.0,
+    "falling": lambda number: -number - 1.0,
+    "at random": lambda number: Random(number).choice((-1.0, 1.0)),
 }
 
 
@@ -44,14 +45,14 @@ class Reads:
 
     Args:
         spans: by place, by how much a record was seen to change a value; empty if nothing is moved.
-        sign: with which the value of some number at a place is moved.
+        factor: by which the value of some number at a place is moved.
     """
 
     def __init__(
-        self, spans: Mapping[str, float] | None = None, sign: Callable[[int], int] | None = None
+        self, spans: Mapping[str, float] | None = None, factor: Callable[[int], float] | None = None
     ) -> None:
         self.values: list[Read] = []
-        self._spans, self._sign = spans or {}, sign
+        self._spans, self._factor = spans or {}, factor
         self._counts: dict[str, int] = {}
 
     def seen(self, value: float, place: str) -> float:
@@ -59,10 +60,10 @@ class Reads:
         if len(self.values) < _MOST:
             self.values.append(Read(place, value))
         span = self._spans.get(place)
-        if span is None or self._sign is None:
+        if span is None or self._factor is None:
             return value
         number = self._counts[place] = self._counts.get(place, -1) + 1
-        return value + self._sign(number) * _TIMES * span
+        return value + self._factor(number) * _TIMES * span
 
 
 def spans_of(first: Sequence[Read], others: Sequence[Sequence[Read]]) -> dict[str, float]:
