@@ -566,8 +566,11 @@ def adaptive_clipping(dataset: TensorDataset) -> Any:
     return fit.run()
 
 
-def adaptive_ghost_clipping(dataset: TensorDataset) -> Any:
-    """Ghost clipping whose bound follows the norms."""
+def adaptive_ghost_clipping(dataset: TensorDataset, *, reduction: str = "none") -> Any:
+    """Ghost clipping whose bound follows the norms.
+
+    In Opacus 1.6.0, the losses of single records are clipped only if the criterion gives them.
+    """
     from opacus.utils.adaptive_clipping.adaptive_clipping_utils import (
         PrivacyEngineAdaptiveClipping,
     )
@@ -576,7 +579,7 @@ def adaptive_ghost_clipping(dataset: TensorDataset) -> Any:
     model, optimizer, loss, loader = PrivacyEngineAdaptiveClipping().make_private(
         module=network,
         optimizer=descent(network.parameters()),
-        criterion=nn.CrossEntropyLoss(),
+        criterion=nn.CrossEntropyLoss(reduction=reduction),
         data_loader=DataLoader(dataset, batch_size=40),
         noise_multiplier=0.9,
         max_grad_norm=0.8,
@@ -830,6 +833,9 @@ WRONG: dict[str, Training] = {
     "fails on a value": Training(fails_on_a_value, ("runs to its end",)),
     "missing values in sums": Training(missing_values, ("finite sums",), records_with_gaps),
     "statistics in a file": Training(statistics_in_a_file, _RELEASED),
+    "adaptive ghost clipping of a mean loss": Training(
+        partial(adaptive_ghost_clipping, reduction="mean"), _WITH
+    ),
     "NumPy without clipping": Training(arrays_unclipped, _WITH, arrays),
     "NumPy, scaled by the largest value": Training(arrays_scaled, _WITHOUT, arrays),
     "jax, scaled by private records": Training(

@@ -364,7 +364,7 @@ class _Runs:
             largest=largest,
         )
         is_known = bool(compared) and all(run.is_known for run in compared)
-        order = sorted(differences, key=lambda pair: (pair[0].step, pair[0].order))
+        order = _causes_first(differences)
         kinds = [*dict.fromkeys(PROPERTIES[one.kind].name for one, _ in order)]
         findings.sort(key=lambda one: kinds.index(one.name) if one.name in kinds else len(kinds))
         return NeighboursCheck(
@@ -387,6 +387,20 @@ def _can_be_judged(difference: Difference, tolerance: Tolerance) -> bool:
     if difference.kind in ("without", "with"):
         return tolerance.sums <= MOST_APART
     return difference.kind != "noise" or tolerance.noise <= MOST_APART
+
+
+def _causes_first(differences: Sequence[tuple[Difference, str]]) -> list[tuple[Difference, str]]:
+    """In the order in which they happen; what reaches other records explains sums beyond 2 C."""
+    reaching = [one.step for one, _ in differences if one.kind == "without"]
+    least = min(reaching, default=0)
+
+    def rank(pair: tuple[Difference, str]) -> tuple[int, float]:
+        one = pair[0]
+        if one.kind == "with" and least:
+            return max(one.step, least), one.order + 0.5
+        return one.step, one.order
+
+    return sorted(differences, key=rank)
 
 
 def _cause(order: list[tuple[Difference, str]]) -> str:
