@@ -9,11 +9,11 @@ Audit:
 Watch:
     watch
 Check:
-    check_mechanism, check_model
+    check_mechanism, check_model, check_neighbours
 Estimate from scores:
     estimate_epsilon, estimate_epsilon_one_run, assess_claim
 Plan:
-    expected_bound, runs_needed
+    runs_needed
 Errors:
     InputError, AccountingError
 
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from dpcanary.estimation import assess_claim as assess_claim
     from dpcanary.estimation import estimate_epsilon as estimate_epsilon
     from dpcanary.estimation import estimate_epsilon_one_run as estimate_epsilon_one_run
-    from dpcanary.estimation import expected_bound as expected_bound
     from dpcanary.estimation import runs_needed as runs_needed
     from dpcanary.own_training import audit_training as audit_training
     from dpcanary.own_training import check_mechanism as check_mechanism
     from dpcanary.own_training import check_model as check_model
+    from dpcanary.own_training import check_neighbours as check_neighbours
     from dpcanary.own_training import watch as watch
     from dpcanary.training import Records as Records
 

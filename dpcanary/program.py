@@ -92,8 +92,10 @@ def parsed(
 
 
 @contextmanager
-def progress(total: int, unit: str) -> "Iterator[tqdm[NoReturn]]":
+def progress(total: int | None, unit: str) -> "Iterator[tqdm[NoReturn]]":
     """A progress bar on stderr, with the time left, updated at most every five seconds.
+
+    A total that is not known yet is None; `reset` gives it later.
 
     Messages that the library logs appear above it.
     """

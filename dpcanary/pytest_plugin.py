@@ -22,3 +22,11 @@ def assert_model() -> Callable[..., None]:
     from dpcanary.own_training import assert_model
 
     return assert_model
+
+
+@pytest.fixture(scope="session")
+def assert_neighbours() -> Callable[..., None]:
+    """`dpcanary.own_training.assert_neighbours`: fails if more than noisy sums differ."""
+    from dpcanary.own_training import assert_neighbours
+
+    return assert_neighbours

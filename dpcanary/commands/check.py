@@ -38,11 +38,27 @@ def check(
     features: Annotated[
         str,
         typer.Option(
-            help="For --model: a .npz file with arrays features and labels, a .parquet, .csv or"
-            " .tsv table, or MODULE:FUNCTION, which gives a dataset or a pair of inputs and labels."
+            help="For --model and --neighbours: a .npz file with arrays features and labels, a"
+            " .parquet, .csv or .tsv table, or MODULE:FUNCTION, which gives a dataset or a pair of"
+            " inputs and labels."
         ),
     ] = "",
     label_column: Annotated[str, typer.Option(help="Of a table.")] = "label",
+    neighbours: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="In place of a loop, your whole training: function(dataset) returns what is"
+            " released. It is run on the records of --features that differ in one.",
+        ),
+    ] = "",
+    first_steps: Annotated[
+        int | None,
+        typer.Option(help="For --neighbours: the training is ended after so many steps."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="For --neighbours: a page with the result, to write.")
+    ] = None,
     framework: Annotated[
         str, typer.Option(help="What the loop is written in: torch or jax.")
     ] = "torch",
@@ -69,16 +85,25 @@ def check(
 
     Sampling, normalisation, clipping and noise are measured by short trainings of small models
     whose gradients are known. With --model, the gradients of single records of your own model are
-    compared with those of autograd, in every gradient mode of Opacus. The exit status is 3 if a
-    property does not hold, and 4 if nothing could be compared.
+    compared with those of autograd, in every gradient mode of Opacus. With --neighbours, your whole
+    training is run on records that differ in one, with the same noisy sums: all else must be equal.
+    The exit status is 3 if a property does not hold, and 4 if nothing could be compared.
 
     \b
     Examples:
       dpcanary check my_training:train --max-grad-norm 1.5 --sample-rate 0.01 --num-records 1000
       dpcanary check --model my_package:build --features my.npz
+      dpcanary check --neighbours my_training:train --features my_training:records
     """
-    if bool(training) == bool(model):
-        raise typer.BadParameter("give either a loop or --model")
+    if sum(map(bool, (training, model, neighbours))) != 1:
+        raise typer.BadParameter("give either a loop, --model or --neighbours")
+    if neighbours:
+        _check_neighbours(
+            neighbours, features, label_column, first_steps, seed, report, as_json=as_json
+        )
+        return
+    if first_steps is not None or report is not None:
+        raise typer.BadParameter("--first-steps and --report are for --neighbours")
     if model:
         _check_model(model, features, label_column, as_json=as_json)
         return
@@ -116,6 +141,32 @@ def _check_model(model: str, features: str, label_column: str, *, as_json: bool)
     _show(found, {"num_records": found.num_records}, as_json=as_json)
 
 
+def _check_neighbours(
+    training: str,
+    features: str,
+    label_column: str,
+    num_steps: int | None,
+    seed: int,
+    report: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from torch.utils.data import TensorDataset
+
+    from dpcanary.neighbours.check import check_neighbours
+
+    train = _loaded(training)
+    records = _records(features, label_column, option="--neighbours")
+    is_read = not (":" in features and not Path(features).exists())
+    dataset = TensorDataset(*records) if is_read else records
+    result = check_neighbours(train, dataset, num_steps=num_steps, seed=seed)
+    if report is not None:
+        result.report(report)
+    names = ("num_steps", "replacements", "largest", "steps_with_record", "batches_known")
+    further = {name: getattr(result, name) for name in (*names, "is_whole", "not_seen", "cause")}
+    _show(result, further, as_json=as_json)
+
+
 def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         findings = [vars(finding) for finding in found.findings]
@@ -127,10 +178,10 @@ def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> No
         raise typer.Exit(FAILED if any(not one.holds for one in found.findings) else NOT_COMPARED)
 
 
-def _records(features: str, label_column: str) -> Any:
+def _records(features: str, label_column: str, *, option: str = "--model") -> Any:
     """A dataset or a pair of inputs and labels, from a file or a function."""
     if not features:
-        raise typer.BadParameter("--model needs --features: records of your data")
+        raise typer.BadParameter(f"{option} needs --features: records of your data")
     if ":" in features and not Path(features).exists():
         return _loaded(features)()
     import torch

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from dpcanary.model_check.check import ModelCheck as ModelCheck
     from dpcanary.model_check.check import assert_model as assert_model
     from dpcanary.model_check.check import check_model as check_model
+    from dpcanary.neighbours.arrays import record_sums as record_sums
+    from dpcanary.neighbours.check import NeighboursCheck as NeighboursCheck
+    from dpcanary.neighbours.check import assert_neighbours as assert_neighbours
+    from dpcanary.neighbours.check import check_neighbours as check_neighbours
+    from dpcanary.neighbours.replacements import Replacement as Replacement
     from dpcanary.own_training.audit import audit_training as audit_training
     from dpcanary.own_training.result import OwnAudit as OwnAudit
     from dpcanary.own_training.result import loss_difference as loss_difference

@@ -21,6 +21,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.settings import Conversion
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
+from dpcanary.watching.models_of_opacus import ModelOfOpacus, objects_of_opacus
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepTold, read_state
@@ -156,8 +157,8 @@ class WatchedOptimizer:
             )
         self._sample_rate = float(rate)
         self.num_public_records = checked_count("num_public_records", num_public_records, least=0)
-        living = _living()
-        self._model = _Model(self._parameters, living)
+        living = objects_of_opacus()
+        self._model = ModelOfOpacus(self._parameters, living)
         self._steps_between = 1
         self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
         self._beside = Unchanged({})
@@ -651,49 +652,6 @@ class WatchedOptimizer:
         return [known.get(id(p), f"parameter {place}") for place, p in enumerate(self._parameters)]
 
 
-class _Model:
-    """What is known of the model that belongs to some parameters, by looking for it."""
-
-    def __init__(self, parameters: Sequence[Tensor], living: Sequence[Any]) -> None:
-        trained = {id(parameter) for parameter in parameters}
-        self.module: Any = None
-        self._criterion: Any = None
-        for module in living_objects((_hooks(),), living):
-            if any(id(p) in trained for p in module._module.parameters()):
-                self.module = module
-        for criterion in living_objects(_criteria(), living):
-            if self.module is not None and criterion.module is self.module:
-                self._criterion = criterion
-        # Opacus's modules take long to say that they have no such attribute.
-        self.clips = hasattr(self.module, "max_grad_norm")
-        self.names: dict[int, str] = {}
-        if self.module is not None:
-            self.names = {id(p): name for name, p in self.module._module.named_parameters()}
-
-    def without(self, trained: set[int]) -> dict[str, Tensor]:
-        """The model's parameters but for some, which are given by identity."""
-        if self.module is None:
-            return {}
-        named = self.module._module.named_parameters()
-        return {name: own for name, own in named if id(own) not in trained}
-
-    @property
-    def norms(self) -> Tensor | None:
-        """Of the gradients of the last batch's records, with ghost clipping."""
-        norms: Tensor | None = self.module._per_sample_gradient_norms if self.clips else None
-        return norms
-
-    @property
-    def max_grad_norm(self) -> float | None:
-        """What ghost clipping clips to."""
-        return float(self.module.max_grad_norm) if self.clips else None
-
-    @property
-    def adapts(self) -> bool:
-        """Whether ghost clipping changes its bound by noisy counts."""
-        return hasattr(self._criterion, "target_unclipped_quantile")
-
-
 def _optimizers() -> list[Any]:
     """Opacus's optimizers that are alive."""
     from opacus.optimizers import DPOptimizer
@@ -719,35 +677,6 @@ def _why_without_noise(optimizer: Any) -> tuple[str, str]:
         "the optimizer makes an update without adding noise; if it is on public data, do it inside"
         " `with watched.public():`"
     )
-
-
-def _living() -> list[Any]:
-    """All of Opacus's objects that tell of a training. They are looked for once: it takes time."""
-    from opacus import PrivacyEngine
-    from opacus.data_loader import DPDataLoader
-    from opacus.optimizers import DPOptimizer
-
-    return living_objects((_hooks(), *_criteria(), DPDataLoader, PrivacyEngine, DPOptimizer))
-
-
-def _hooks() -> type:
-    """The class of models whose gradients of single records are taken."""
-    from opacus import grad_sample
-
-    # Until 1.5.4 there is the second alone.
-    modules: type = getattr(
-        grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
-    )
-    return modules
-
-
-def _criteria() -> tuple[type, ...]:
-    """What stands in place of a loss in ghost clipping; nothing before Opacus 1.5.3."""
-    try:
-        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-    except ImportError:
-        return ()
-    return (DPLossFastGradientClipping,)
 
 
 class _Data:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
-from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound, runs_needed
+from dpcanary import Mechanism, assess_claim, estimate_epsilon, runs_needed
 from dpcanary.errors import InputError
 from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks
 from dpcanary.estimation.error_rates import (

@@ -72,7 +72,7 @@ import dpcanary
 from dpcanary.reports import of_experiment, of_own_audit
 from dpcanary import results_table
 dpcanary.calibrate_noise, dpcanary.epsilons_of, dpcanary.AuditResults
-dpcanary.expected_bound(mechanism=1.0, num_runs=60, delta=1e-5)
+dpcanary.estimation.expected_bound(mechanism=1.0, num_runs=60, delta=1e-5)
 dpcanary.accounting.trade_off_curve
 for name in {names}:
     try:
