@@ -204,7 +204,7 @@ class Secrets:
             tuple(body["names"]), int(body["seed"], 16), body["origin"], body["time"],
         )  # fmt: skip
 
-    def _told(self) -> dict[str, Any]:
+    def _body(self) -> dict[str, Any]:
         return {
             "format": _FORMAT,
             "values": [*self.values],
