@@ -106,6 +106,47 @@ def rounded_down(value: float) -> str:
     return _with_two_digits(value, floor)
 
 
+def percent(share: float) -> str:
+    """A share in per cent, with at most three digits.
+
+    Example:
+        >>> percent(0.1), percent(0.001), percent(1e-4)
+        ('10 %', '0.1 %', '0.01 %')
+    """
+    return f"{100 * share:.3g} %"
+
+
+def percent_up(share: float) -> str:
+    """An upper bound on a share in per cent, with at least three digits, rounded up.
+
+    Example:
+        >>> percent_up(0.39231), percent_up(0.0034323), percent_up(0.99951), percent_up(1.0)
+        ('39.3 %', '0.344 %', '99.96 %', '100 %')
+        >>> percent_up(0.9999999)
+        '100 %'
+    """
+    return _percent(share, ceil)
+
+
+def percent_down(share: float) -> str:
+    """A lower bound on a share in per cent, with at least three digits, rounded down.
+
+    Example:
+        >>> percent_down(0.39291), percent_down(0.0)
+        ('39.2 %', '0 %')
+    """
+    return _percent(share, floor)
+
+
+def _percent(share: float, whole: Callable[[float], int]) -> str:
+    """Three digits; four where the share is so near to 1 that three would say little."""
+    if share <= 0:
+        return "0 %"
+    digits = max(0, 2 - floor(math.log10(min(100 * share, 99.0))), 2 if share > 0.995 else 0)
+    scale = 10**digits
+    return f"{whole(round(100 * share * scale, 6)) / scale:.10g} %"
+
+
 def _with_two_digits(value: float, whole: Callable[[float], int]) -> str:
     if math.isnan(value):
         return "-"

@@ -7,6 +7,7 @@ from dpcanary.namespaces import namespace
 if TYPE_CHECKING:
     from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency as EpsilonsByAdjacency
     from dpcanary.accounting.by_adjacency import account_by_adjacency as account_by_adjacency
+    from dpcanary.accounting.calibration import calibrate_guess as calibrate_guess
     from dpcanary.accounting.calibration import calibrate_noise as calibrate_noise
     from dpcanary.accounting.calibration import calibrate_shuffled as calibrate_shuffled
     from dpcanary.accounting.curve import TradeOffCurve as TradeOffCurve
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from dpcanary.accounting.last_iterate import heuristic_epsilon as heuristic_epsilon
     from dpcanary.accounting.losses import SimulatedEpsilon as SimulatedEpsilon
     from dpcanary.accounting.losses import simulate_epsilon as simulate_epsilon
+    from dpcanary.accounting.meaning import AttackLimits as AttackLimits
+    from dpcanary.accounting.meaning import Meaning as Meaning
+    from dpcanary.accounting.meaning import limits_of_curve as limits_of_curve
+    from dpcanary.accounting.meaning import meaning_of as meaning_of
+    from dpcanary.accounting.meaning import meaning_of_epsilons as meaning_of_epsilons
+    from dpcanary.accounting.meaning import meaning_of_phases as meaning_of_phases
+    from dpcanary.accounting.meaning import meaning_of_shuffled as meaning_of_shuffled
     from dpcanary.accounting.mechanism import AccountingMethod as AccountingMethod
     from dpcanary.accounting.mechanism import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.mechanism import Mechanism as Mechanism

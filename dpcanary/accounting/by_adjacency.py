@@ -1,14 +1,21 @@
 """The epsilons of one training, each of which protects something else."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log10
+from typing import TYPE_CHECKING
 
 from dpcanary.accounting.epsilon import account_epsilon_curve, all_methods, with_fallback
-from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.mechanism import NUM_VALUES, AccountingMethod, Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
+from dpcanary.printing import percent, percent_up
 from dpcanary.version import VERSION
+
+if TYPE_CHECKING:
+    from dpcanary.accounting.meaning import Meaning
+    from dpcanary.accounting.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,8 @@ class EpsilonsByAdjacency:
             Theorem 4.1). It is larger than `substitute`; NaN if its accountant refuses.
         delta: of all three.
         method: the accountant of the first two.
+        mechanism: what was accounted; None if it is not one mechanism with Poisson sampling.
+        phases: what was accounted, if noise or sample rate changed on the way; otherwise empty.
     """
 
     add_remove: float
@@ -29,6 +38,36 @@ class EpsilonsByAdjacency:
     group_privacy: float
     delta: float
     method: AccountingMethod
+    mechanism: Mechanism | None = None
+    phases: tuple["Phase", ...] = ()
+
+    def meaning(self, *, values: Sequence[int] = NUM_VALUES) -> "Meaning":
+        """What these epsilons mean to a person: the largest success of any attack.
+
+        By the mechanism's exact curves where these are known, otherwise by the epsilons alone.
+
+        Args:
+            values: numbers of equally likely values that a secret in a record may have.
+
+        Raises:
+            InputError: a number of values is below 2.
+        """
+        # Its modules take a while to import.
+        from dpcanary.accounting import meaning
+
+        try:
+            if self.mechanism is not None:
+                return meaning.meaning_of(self.mechanism, values=values)
+            if self.phases:
+                return meaning.meaning_of_phases(self.phases, values=values)
+        except AccountingError as error:
+            print(f"warning: limits by the epsilons alone: {error}", file=sys.stderr)
+        return meaning.meaning_of_epsilons(
+            add_remove=self.add_remove,
+            substitute=self.substitute,
+            delta=self.delta,
+            values=values,
+        )
 
 
 def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdjacency:
@@ -63,7 +102,7 @@ def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdj
     except AccountingError:
         group = float("nan")
     [add_remove], [substitute] = curves[Adjacency.ADD_REMOVE], curves[Adjacency.SUBSTITUTE]
-    return EpsilonsByAdjacency(add_remove, substitute, group, delta, method)
+    return EpsilonsByAdjacency(add_remove, substitute, group, delta, method, mechanism)
 
 
 def curves_by_adjacency(
@@ -110,11 +149,12 @@ def privacy_statement(
     *,
     num_records: int | None = None,
     unit: str = "one example",
+    values: Sequence[int] = NUM_VALUES,
 ) -> list[str]:
     """Paragraphs that say what a training guarantees, and what it does not.
 
     The number of records is that of the training data, if it may be told; the unit is what one
-    record is.
+    record is, and `values` are numbers of values that a secret in a record may have.
     """
     delta, accountant = epsilons.delta, _ACCOUNTANTS[epsilons.method.value]
     records = f" on {num_records:,} records" if num_records else ""
@@ -131,7 +171,8 @@ def privacy_statement(
         " under add/remove adjacency (one record is added or removed). This limits how well anyone"
         " can tell whether a record was in the data at all. It is not a guarantee for what the"
         " record says.",
-        "Both hold against an attacker who sees every intermediate model and knows all other"
+        _meaning_paragraph(epsilons.meaning(values=values)),
+        "These hold against an attacker who sees every intermediate model and knows all other"
         f" records. The epsilons are upper bounds by {accountant}, computed with dpcanary"
         f" {VERSION}.",
         "This holds if each batch is a Poisson sample, the noisy sum is divided by a constant (not"
@@ -151,6 +192,23 @@ def privacy_statement(
         " were published or used without noise; public data that the model was pretrained on; and"
         " the rounding of floating-point noise.",
     ]
+
+
+def _meaning_paragraph(meaning: "Meaning") -> str:
+    """What the epsilons mean, in sentences."""
+    guesses = "; ".join(
+        f"one of {count:,}, with a probability of at most {percent_up(chance)}"
+        f" ({percent(1 / count)} without the model)"
+        for count, chance in meaning.guesses.items()
+    )
+    rate, power = min(
+        meaning.add_remove.true_positive_rates.items(), key=lambda pair: abs(pair[0] - 0.01)
+    )
+    return (
+        "Meaning: a secret in a record that has one of several equally likely values is guessed, if"
+        f" it is {guesses}. An attack that takes {percent(rate)} of absent records for present ones"
+        f" finds at most {percent_up(power)} of those that are present."
+    )
 
 
 def _number(value: float) -> str:

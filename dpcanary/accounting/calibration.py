@@ -5,6 +5,7 @@ from functools import cache
 from math import asinh, exp, log, log1p, sqrt
 
 from scipy.optimize import brentq
+from scipy.special import logit, ndtri
 
 from dpcanary.accounting.epsilon import (
     account_epsilon_curve,
@@ -16,7 +17,7 @@ from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_real
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.gdp import gdp_mu
 
@@ -92,9 +93,74 @@ def calibrate_noise(
     return exp(root)
 
 
+def calibrate_guess(
+    mechanism: Mechanism, *, max_guess: float, values: int, group_size: int = 1
+) -> float:
+    """Smallest noise multiplier with which no attack guesses a secret too often.
+
+    The secret is in a record and has one of several equally likely values. The chance is the
+    smaller of the limits under add/remove and under substitute adjacency, by the exact curves; see
+    `meaning_of`.
+
+    Args:
+        mechanism: what is calibrated; its own noise and adjacency are not used.
+        max_guess: the largest chance that is allowed, above 1 / values and below 1.
+        values: k, at least 2.
+        group_size: the largest number of records of one person, all of which may hold the secret.
+
+    Returns:
+        Standard deviation of the noise over the clipping norm, at most 1e-4 (relative) above the
+        smallest possible one.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: no exact curve can be computed for some noise that is tried.
+
+    Example:
+        >>> sigma = calibrate_guess(Mechanism("substitute", sample_rate=1.0, num_steps=100),
+        ...                         max_guess=0.2, values=10)
+        >>> round(sigma, 2)  # Phi(10 / sigma + Phi^-1(0.1)) is 0.2
+        22.73
+    """
+    from dpcanary.accounting.meaning import meaning_of
+
+    count = checked_count("values", values, least=2)
+    target = checked_real("max_guess", max_guess, most=1.0)
+    if target * count <= 1:
+        raise InputError(
+            f"max_guess is {target:g}; without the model, one of {count} values is guessed with"
+            f" {1 / count:g} already, so it must be larger"
+        )
+
+    @cache
+    def excess(log_sigma: float) -> float:
+        trial = mechanism.with_noise(exp(log_sigma))
+        meaning = meaning_of(trial, values=[count], false_positive_rates=[], group_size=group_size)
+        # The logarithm of the odds is nearly linear in the noise's.
+        return float(logit(min(meaning.guesses[count], 1 - 1e-15)) - logit(target))
+
+    mu = float(ndtri(target) - ndtri(1 / count)) / group_size
+    guess = _noise_by_limit(mechanism.under(Adjacency.ADD_REMOVE), mu)
+    low, high = _bracket(excess, log(guess))
+    if exp(low) < _LEAST or exp(high) > _MOST:
+        raise AccountingError.about(
+            f"a largest guess of {target:g} for {count} values, {mechanism.in_words()}",
+            reason=f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it",
+            instead="choose another max_guess",
+        )
+    root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
+    while excess(root) > 0:
+        root += _LOG_TOLERANCE
+    return exp(root)
+
+
 def _gaussian_guess(mechanism: Mechanism, *, epsilon: float, delta: float) -> float:
+    """The noise that reaches an epsilon by the central limit theorem."""
+    return _noise_by_limit(mechanism, gdp_mu(epsilon=epsilon, delta=delta))
+
+
+def _noise_by_limit(mechanism: Mechanism, mu: float) -> float:
     """Noise by the central limit theorem for subsampled Gaussians [Bu et al., 2020]."""
-    mu = gdp_mu(epsilon=epsilon, delta=delta)
     ratio = mu / (mechanism.sample_rate * sqrt(mechanism.num_steps))
     if mechanism.sample_rate == 1:
         return mechanism.adjacency.sensitivity / ratio

@@ -19,9 +19,17 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
-from dpcanary.accounting.mechanism import FAILURES, Mechanism, raise_if_short_of_memory
+from dpcanary.accounting.curve import TradeOffCurve
+from dpcanary.accounting.mechanism import (
+    FAILURES,
+    Mechanism,
+    Question,
+    raise_if_short_of_memory,
+)
 from dpcanary.accounting.phases import grid_interval
-from dpcanary.accounting.pld import least_delta
+from dpcanary.accounting.pld import ComposedLoss, least_delta
+from dpcanary.accounting.trade_off import LossCurve, errors_by_threshold
+from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import AccountingError
 from dpcanary.gdp import gdp_epsilon
@@ -93,6 +101,32 @@ def account_group(mechanism: Mechanism, *, group_size: int, delta: float) -> Eps
     if not add_remove < inf:
         raise AccountingError.about(subject, reason="epsilon is infinite", instead=instead)
     return EpsilonsOfGroup(size, add_remove, substitute, delta)
+
+
+def curves_of_group(
+    mechanism: Mechanism, *, group_size: int
+) -> tuple[TradeOffCurve, TradeOffCurve]:
+    """The curves of a group's presence against its absence, and of absence against presence.
+
+    Each is the inverse of the other. For sample rates below 1.
+
+    Raises:
+        AccountingError: dp-accounting cannot represent the mechanism.
+    """
+    subject = f"a trade-off curve of a group of {group_size}, {mechanism.in_words()}"
+    try:
+        loss = _composed(mechanism, group_size)
+    except FAILURES as error:
+        raise_if_short_of_memory(error)
+        raise AccountingError.about(
+            subject,
+            reason=f"dp-accounting failed ({error})",
+            instead="raise noise_multiplier, or account for a smaller group",
+        ) from error
+    question = Question(mechanism.under(Adjacency.ADD_REMOVE), delta=0.5)
+    composed = ComposedLoss(question, loss, least_delta(mechanism.num_steps) / 5)
+    present, absent = (errors_by_threshold(masses) for masses in composed.directions)
+    return LossCurve(composed, present, absent), LossCurve(composed, absent, present)
 
 
 def _composed(mechanism: Mechanism, size: int) -> PrivacyLossDistribution:

@@ -1,12 +1,19 @@
 """What is accounted, and the question to an accountant; with few imports, to load fast."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from math import nan, prod, sqrt
+from typing import TYPE_CHECKING
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import Choice, checked_count, checked_real
 from dpcanary.errors import AccountingError
+
+if TYPE_CHECKING:
+    from dpcanary.accounting.meaning import Meaning
+
+# Of values that a secret may have, where nothing else is asked: an answer, a diagnosis, a code.
+NUM_VALUES = (2, 10, 10_000)
 
 
 class AccountingMethod(Choice):
@@ -87,6 +94,12 @@ class Mechanism:
         if self.sample_rate < 1:
             return self
         return self.after(1).with_noise(self.noise_multiplier / sqrt(self.num_steps))
+
+    def meaning(self, *, values: Sequence[int] = NUM_VALUES, group_size: int = 1) -> "Meaning":
+        """What this training's epsilons mean to a person; see `accounting.meaning_of`."""
+        from dpcanary.accounting.meaning import meaning_of
+
+        return meaning_of(self, values=values, group_size=group_size)
 
     def in_words(self) -> str:
         """For errors: all that it is."""

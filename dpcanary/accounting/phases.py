@@ -4,15 +4,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, floor, log, nan
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
+from dpcanary.accounting.curve import TradeOffCurve
 from dpcanary.accounting.mechanism import (
     FAILURES,
     AccountingMethod,
     Mechanism,
+    Question,
     raise_if_short_of_memory,
 )
 from dpcanary.adjacency import Adjacency
@@ -83,7 +86,7 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
         print(f"warning: trying loose instead: {error}", file=sys.stderr)
         add_remove, substitute = (_loose(merged, one, delta) for one in adjacencies)
         method = AccountingMethod.LOOSE
-    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, method)
+    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, method, phases=tuple(merged))
 
 
 def _loose(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float:
@@ -125,7 +128,51 @@ def _rounded(phases: Sequence[Phase]) -> list[Phase]:
     return [replace(phase, noise_multiplier=rounded(phase.noise_multiplier)) for phase in phases]
 
 
+def curve_of_phases(phases: Sequence[Phase], adjacency: Adjacency) -> TradeOffCurve:
+    """The trade-off curve of all phases, by the exact losses.
+
+    Raises:
+        AccountingError: dp-accounting cannot represent a phase.
+    """
+    merged = _merged(phases)
+    if len(merged) > _MOST_PHASES:
+        merged = _merged(_rounded(merged))
+    # Imported here, since these modules load slowly.
+    from dpcanary.accounting.pld import ComposedLoss, least_delta
+    from dpcanary.accounting.trade_off import LossCurve, errors_by_threshold
+
+    num_steps = sum(phase.num_steps for phase in merged)
+    subject = f"a trade-off curve of {len(merged)} phases under {adjacency.value}"
+    accountant = _accountant(merged, adjacency, subject, instead="raise the noise multiplier")
+    question = Question(Mechanism(adjacency, **vars(merged[0])), delta=0.5)
+    # dp-accounting has no public access to an accountant's loss.
+    composed = ComposedLoss(question, accountant._pld, least_delta(num_steps) / 5)
+    towards0, towards1 = composed.directions
+    steep = errors_by_threshold(towards0)
+    flat = steep if towards1 is towards0 else errors_by_threshold(towards1)
+    return LossCurve(composed, steep, flat)
+
+
 def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float:
+    from dpcanary.accounting.pld import least_delta
+
+    subject = f"{len(phases)} phases under {adjacency.value}, delta={delta:g}"
+    instead = "raise the noise multiplier or delta"
+    num_steps = sum(phase.num_steps for phase in phases)
+    if delta < least_delta(num_steps):
+        reason = f"rounding errors of {num_steps:,} steps are too large for this delta"
+        raise AccountingError.about(subject, reason=reason, instead=instead)
+    accountant = _accountant(phases, adjacency, subject, instead=instead)
+    try:
+        return float(accountant.get_epsilon(delta))
+    except FAILURES as error:
+        raise _failure(error, subject, instead) from error
+
+
+def _accountant(
+    phases: Sequence[Phase], adjacency: Adjacency, subject: str, *, instead: str
+) -> Any:
+    """dp-accounting's accountant of all phases."""
     from dp_accounting import (
         GaussianDpEvent,
         NeighboringRelation,
@@ -133,30 +180,24 @@ def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> fl
     )
     from dp_accounting.pld import PLDAccountant
 
-    from dpcanary.accounting.pld import least_delta
-
     relation = (
         NeighboringRelation.REPLACE_ONE
         if adjacency is Adjacency.SUBSTITUTE
         else NeighboringRelation.ADD_OR_REMOVE_ONE
     )
     scale = min(phase.sample_rate / phase.noise_multiplier for phase in phases)
-    subject = f"{len(phases)} phases under {adjacency.value}, delta={delta:g}"
-    instead = "raise the noise multiplier or delta"
-    num_steps = sum(phase.num_steps for phase in phases)
-    if delta < least_delta(num_steps):
-        reason = f"rounding errors of {num_steps:,} steps are too large for this delta"
-        raise AccountingError.about(subject, reason=reason, instead=instead)
-    interval = grid_interval(adjacency.sensitivity * scale)
-    accountant = PLDAccountant(relation, interval)
+    accountant = PLDAccountant(relation, grid_interval(adjacency.sensitivity * scale))
     try:
         for phase in phases:
             gaussian = GaussianDpEvent(phase.noise_multiplier)
             full = phase.sample_rate == 1
             event = gaussian if full else PoissonSampledDpEvent(phase.sample_rate, gaussian)
             accountant.compose(event, phase.num_steps)
-        return float(accountant.get_epsilon(delta))
     except FAILURES as error:
-        raise_if_short_of_memory(error)
-        reason = f"dp-accounting failed ({error})"
-        raise AccountingError.about(subject, reason=reason, instead=instead) from error
+        raise _failure(error, subject, instead) from error
+    return accountant
+
+
+def _failure(error: BaseException, subject: str, instead: str) -> AccountingError:
+    raise_if_short_of_memory(error)
+    return AccountingError.about(subject, reason=f"dp-accounting failed ({error})", instead=instead)

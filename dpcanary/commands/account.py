@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.adjacency import ADJACENCIES, PROTECTS, Adjacency
 from dpcanary.commands.training_options import (
@@ -22,6 +23,7 @@ from dpcanary.commands.training_options import (
     Phases,
     SampleRate,
     Sampling,
+    Values,
     mechanism_of,
     noise_of,
     phases_of,
@@ -29,11 +31,20 @@ from dpcanary.commands.training_options import (
     shuffled_mechanism_of,
     warn_of_large_delta,
 )
-from dpcanary.errors import InputError
-from dpcanary.printing import print_json, print_table, print_text, rounded_up
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.printing import (
+    percent,
+    percent_up,
+    print_json,
+    print_table,
+    print_text,
+    rounded_up,
+)
 
 if TYPE_CHECKING:  # its accountants load slowly
+    from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
     from dpcanary.accounting.groups import EpsilonsOfGroup
+    from dpcanary.accounting.meaning import Meaning
     from dpcanary.accounting.shuffling import ShuffledEpsilons
 
 # With shuffled batches, zero-out and add/remove adjacency differ.
@@ -64,9 +75,10 @@ def account(
             " losses were linear (Steinke et al., 2025).",
         ),
     ] = False,
+    values: Values = None,
     as_json: Json = False,
 ) -> None:
-    """Print the epsilons of a training, and what each of them protects.
+    """Print the epsilons of a training, what each of them protects, and what it means.
 
     \b
     Examples:
@@ -91,7 +103,7 @@ def account(
             drop_last=drop_last,
         )  # fmt: skip
         warn_of_large_delta(delta, num_records)
-        _account_shuffled(shuffled, rate, delta, as_json)
+        _account_shuffled(shuffled, rate, delta, _values(values), as_json)
         return
     refuse_drop_last(drop_last)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
@@ -133,10 +145,12 @@ def account(
             if last_model
         }
     by_name = {name: getattr(epsilons, name) for name in PROTECTS}
+    meaning = _meaning(epsilons, _values(values), group_size=group_size)
     if as_json:
         more: dict[str, Any] = {"heuristic_of_last_model": heuristic} if last_model else {}
         if group:
             more["group"] = vars(group)
+        more["meaning"] = _meaning_in_json(meaning)
         print_json({**training, "epsilon": by_name, "method": epsilons.method.value, **more})
         return
     print_text(f"DP-SGD with Poisson sampling: {words}, delta {delta:g}.")
@@ -160,6 +174,7 @@ def account(
             "The exact accountants cannot represent this training. These bounds are looser: the"
             " true epsilons may be well below them."
         )
+    _print_meaning(meaning)
     if last_model:
         values = [f"{value:.2f} ({ADJACENCIES[name]})" for name, value in heuristic.items()]
         print()
@@ -168,6 +183,78 @@ def account(
             f" losses were linear, epsilon would be {' and '.join(values)}. Some losses reveal"
             " more."
         )
+
+
+def _values(given: list[int] | None) -> tuple[int, ...]:
+    """The numbers of values that a secret may have, each once, in rising order."""
+    return tuple(sorted({*(given or NUM_VALUES)}))
+
+
+def _meaning(
+    epsilons: "EpsilonsByAdjacency", values: tuple[int, ...], *, group_size: int
+) -> "Meaning":
+    """What the epsilons mean; for a group of records, what those of the group do if they can be."""
+    if group_size > 1 and epsilons.mechanism is not None:
+        try:
+            return epsilons.mechanism.meaning(values=values, group_size=group_size)
+        except AccountingError as error:
+            typer.echo(f"warning: limits are those of one record: {error}", err=True)
+    return epsilons.meaning(values=values)
+
+
+def _meaning_in_json(meaning: "Meaning") -> dict[str, Any]:
+    of_each = {
+        limits.adjacency.value: {
+            "true_positive_rates": limits.true_positive_rates,
+            "advantage": limits.advantage,
+            "guesses": limits.guesses,
+        }
+        for limits in (meaning.add_remove, meaning.substitute)
+    }
+    return {
+        **of_each,
+        "guesses": meaning.guesses,
+        "group_size": meaning.group_size,
+        "is_exact": meaning.is_exact,
+    }
+
+
+def _print_meaning(meaning: "Meaning") -> None:
+    """Prints the limits of attacks as a table, after the epsilons."""
+    first, second = meaning.add_remove, meaning.substitute
+    rows = [
+        (f"true positives at {percent(rate)} false ones", percent_up(power),
+         percent_up(second.true_positive_rates[rate]), percent(rate))
+        for rate, power in first.true_positive_rates.items()
+    ]  # fmt: skip
+    rows.append(
+        ("advantage, true less false positives", percent_up(first.advantage),
+         percent_up(second.advantage), "0 %")
+    )  # fmt: skip
+    rows += [
+        (f"right guesses of a secret of {count:,} values", percent_up(chance),
+         percent_up(second.guesses[count]), percent(1 / count))
+        for count, chance in first.guesses.items()
+    ]  # fmt: skip
+    group = f", for all {meaning.group_size} records of a person" if meaning.group_size > 1 else ""
+    by = "the exact trade-off curves" if meaning.is_exact else "the epsilons and delta alone"
+    print()
+    print_text(f"What this means: the most that any attack achieves{group}, by {by}.")
+    print()
+    names = (ADJACENCIES[limits.adjacency] for limits in (first, second))
+    print_table(("at most", *names, "without the model"), rows)
+    print()
+    print_text(
+        "The training satisfies both adjacencies, so the smaller limit on a guess holds:"
+        f" {_guesses_in_words(meaning)}."
+    )
+
+
+def _guesses_in_words(meaning: "Meaning") -> str:
+    return ", ".join(
+        f"{percent_up(chance)} for {count:,} equally likely values"
+        for count, chance in meaning.guesses.items()
+    )
 
 
 def _group_rows(group: "EpsilonsOfGroup") -> list[tuple[str, str, str]]:
@@ -182,15 +269,40 @@ def _group_rows(group: "EpsilonsOfGroup") -> list[tuple[str, str, str]]:
 
 
 def calibrate(
-    epsilon: Annotated[float, typer.Option(help="The epsilon that must not be exceeded.")],
-    adjacency: Annotated[
-        Adjacency,
-        typer.Option(
-            help="What it protects: `substitute` the content of a record, `add_remove` its"
-            " membership. There is no default, because the answers differ by a factor of about two."
-        ),
-    ],
     delta: Delta,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="The epsilon that must not be exceeded.", show_default=False),
+    ] = None,
+    adjacency: Annotated[
+        Adjacency | None,
+        typer.Option(
+            help="What epsilon protects: `substitute` the content of a record, `add_remove` its"
+            " membership. There is no default, because the answers differ by a factor of about"
+            " two.",
+            show_default=False,
+        ),
+    ] = None,
+    max_guess: Annotated[
+        float | None,
+        typer.Option(
+            help="In place of an epsilon: the largest chance that somebody guesses a secret in a"
+            " record, which has one of --values equally likely values.",
+            show_default=False,
+        ),
+    ] = None,
+    values: Annotated[
+        int | None,
+        typer.Option(min=2, help="Only with --max-guess.", show_default=False),
+    ] = None,
+    group_size: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Only with --max-guess: the largest number of records of one person, which may all"
+            " hold the secret.",
+        ),
+    ] = 1,
     sample_rate: SampleRate = None,
     batch_size: BatchSize = None,
     num_records: NumRecords = None,
@@ -200,13 +312,31 @@ def calibrate(
     drop_last: DropLast = False,
     as_json: Json = False,
 ) -> None:
-    """Print the least noise multiplier for a target epsilon.
+    """Print the least noise multiplier for a target epsilon, or for a largest chance to guess.
 
     \b
-    Example:
+    Examples:
       dpcanary calibrate --epsilon 8 --adjacency substitute --delta 1e-5 \\
                          --batch-size 256 --num-records 60000 --epochs 10
+      dpcanary calibrate --max-guess 0.2 --values 10 --delta 1e-5 \\
+                         --batch-size 256 --num-records 60000 --epochs 10
     """
+    if max_guess is not None:
+        if epsilon is not None or adjacency is not None:
+            raise InputError("--max-guess is in place of --epsilon and --adjacency")
+        if values is None:
+            raise InputError("--max-guess: give --values, of which the secret has one")
+        if sampling == "shuffled":
+            raise InputError("--max-guess: noise is calibrated to it for Poisson sampling alone")
+        refuse_drop_last(drop_last)
+        mechanism = mechanism_of(sample_rate, batch_size, num_records, num_steps, epochs)
+        warn_of_large_delta(delta, num_records)
+        _calibrate_guess(mechanism, max_guess, values, group_size, delta, as_json)
+        return
+    if values is not None or group_size > 1:
+        raise InputError("--values and --group-size go with --max-guess")
+    if epsilon is None or adjacency is None:
+        raise InputError("give --epsilon and --adjacency, or --max-guess and --values")
     if sampling == "shuffled":
         shuffled, rate = shuffled_mechanism_of(
             sample_rate, batch_size, num_records, num_steps, epochs,
@@ -254,15 +384,70 @@ def calibrate(
     print_table(("adjacency", "epsilon with this noise"), rows)
 
 
+def _calibrate_guess(
+    mechanism: Mechanism,
+    max_guess: float,
+    values: int,
+    group_size: int,
+    delta: float,
+    as_json: bool,
+) -> None:
+    """Prints the noise with which no attack guesses a secret more often."""
+    from dpcanary.accounting.by_adjacency import account_by_adjacency
+    from dpcanary.accounting.calibration import calibrate_guess
+
+    noise = calibrate_guess(mechanism, max_guess=max_guess, values=values, group_size=group_size)
+    mechanism = mechanism.with_noise(noise)
+    epsilons = account_by_adjacency(mechanism, delta=delta)
+    by_name = {"add_remove": epsilons.add_remove, "substitute": epsilons.substitute}
+    meaning = mechanism.meaning(values=[values], group_size=group_size)
+    if as_json:
+        print_json(
+            {
+                "noise_multiplier": noise,
+                "max_guess": max_guess,
+                "sample_rate": mechanism.sample_rate,
+                "num_steps": mechanism.num_steps,
+                "delta": delta,
+                "epsilon": by_name,
+                "method": epsilons.method.value,
+                "meaning": _meaning_in_json(meaning),
+            }
+        )
+        return
+    group = f" in all {group_size} records of a person" if group_size > 1 else ""
+    print_text(
+        f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f}: a secret{group} that has one of"
+        f" {values:,} equally likely values is guessed with a probability of at most"
+        f" {percent(max_guess)} ({percent(1 / values)} without the model). Sample rate"
+        f" {mechanism.sample_rate:.4g}, {mechanism.num_steps:,} steps, delta {delta:g}."
+    )
+    print()
+    rows = [(ADJACENCIES[name], rounded_up(value)) for name, value in by_name.items()]
+    print_table(("adjacency", "epsilon with this noise"), rows)
+
+
 def _account_shuffled(
-    mechanism: ShuffledMechanism, rate: float, delta: float, as_json: bool
+    mechanism: ShuffledMechanism,
+    rate: float,
+    delta: float,
+    values: tuple[int, ...],
+    as_json: bool,
 ) -> None:
     """Prints what shuffled batches guarantee, beside what Poisson accounting would claim."""
+    from dpcanary.accounting.meaning import meaning_of_shuffled
     from dpcanary.accounting.shuffling import account_shuffled
 
     found = account_shuffled(mechanism, delta=delta, sample_rate=rate)
+    meaning = meaning_of_shuffled(mechanism, values=values)
     if as_json:
-        print_json({**_shuffled_in_json(mechanism, rate, delta), **_epsilons_in_json(found)})
+        print_json(
+            {
+                **_shuffled_in_json(mechanism, rate, delta),
+                **_epsilons_in_json(found),
+                "meaning": _meaning_in_json(meaning),
+            }
+        )
         return
     print_text(
         f"DP-SGD on shuffled records: {mechanism.batches_per_pass:,} batches in a pass,"
@@ -285,6 +470,7 @@ def _account_shuffled(
         " exceed them, and `dpcanary run published/shuffling` shows by how much on worst cases."
         " Draw Poisson samples to have them."
     )
+    _print_meaning(meaning)
 
 
 def _calibrate_shuffled(
@@ -360,6 +546,7 @@ def statement(
         ),
     ] = "one example",
     group_size: GroupSize = 1,
+    values: Values = None,
     as_json: Json = False,
 ) -> None:
     """Print a statement on privacy that can be pasted into a model card.
@@ -381,7 +568,9 @@ def statement(
     from dpcanary.accounting.groups import account_group
 
     epsilons = account_by_adjacency(mechanism, delta=delta)
-    paragraphs = privacy_statement(epsilons, mechanism, num_records=num_records, unit=unit)
+    paragraphs = privacy_statement(
+        epsilons, mechanism, num_records=num_records, unit=unit, values=_values(values)
+    )
     if group_size > 1:
         group = account_group(mechanism, group_size=group_size, delta=delta)
         paragraphs.insert(3, _group_paragraph(group))

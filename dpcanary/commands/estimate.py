@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.commands.training_options import Delta, Json
 from dpcanary.estimation.rules import ThresholdRule, state_of_proof, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
@@ -21,6 +22,7 @@ _RULES = [
     rule.value for rule in ThresholdRule if rule not in (ThresholdRule.FIXED, ThresholdRule.ANYTIME)
 ]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
+_OF_RANKS = "Ranks of secrets"
 # The others are valid whatever scores have in common.
 _INDEPENDENT = (
     "the scores are independent: one of each training, or of slots that do not influence each other"
@@ -28,23 +30,24 @@ _INDEPENDENT = (
 
 
 def estimate(
+    delta: Delta,
     scores: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="A .csv, .tsv or .parquet file with a column of scores and one of worlds; an .npz"
             " file with the same as arrays, or with arrays world0_scores and world1_scores; or"
             " scores/<audit>.npz of an experiment.",
+            show_default=False,
         ),
-    ],
-    delta: Delta,
+    ] = None,
     significance: Annotated[
         float, typer.Option(help="Probability that a bound exceeds the truth.")
     ] = 0.05,
     rule: Annotated[
         list[str] | None,
         typer.Option(
-            help="Threshold rule; may be given several times. By default `combined`."
-            " `anytime` needs the scores in the order of the runs."
+            help="Threshold rule, or rule of ranks; may be given several times. By default"
+            " `combined`. `anytime` needs the scores in the order of the runs."
         ),
     ] = None,
     conversion: Annotated[
@@ -74,6 +77,61 @@ def estimate(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the scores and the bound into this .png or .pdf.")
     ] = None,
+    ranks: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of scores: a file with a column `rank`, the rank of each secret's true"
+            " value among its candidates (1: likeliest), and perhaps `confidence`.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    num_candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Values that each secret could have had, all equally likely; may be a column of"
+            " the file.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    list_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="A guess names so many of the likeliest candidates; fixed beforehand. Several"
+            " share the significance. By default 1.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    num_guesses: Annotated[
+        int | None,
+        typer.Option(
+            help="Secrets that are guessed, those of the highest confidence; fixed beforehand. By"
+            " default all.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    adjacency: Annotated[
+        Adjacency,
+        typer.Option(
+            help="What the bound is under; `single`, `count` and `bits` have all.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = Adjacency.SUBSTITUTE,
+    claim: Annotated[
+        float | None,
+        typer.Option(
+            help="An epsilon, at this delta: also print the p-value of the claim that it holds.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = None,
+    uniform: Annotated[
+        bool,
+        typer.Option(
+            "--uniform",
+            help="In place of a bound: whether the ranks are uniform, as they must be on a model"
+            " that never saw the secrets.",
+            rich_help_panel=_OF_RANKS,
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print lower bounds on epsilon from the scores of an audit, also of other people's.
@@ -86,7 +144,32 @@ def estimate(
       dpcanary estimate scores.csv --delta 1e-5 --plot scores.png
       dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
                         --world-column split --world0 member --one-run
+      dpcanary estimate --ranks ranks.csv --num-candidates 10000 --delta 1e-6
     """
+    if (scores is None) == (ranks is None):
+        raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
+    if ranks is not None:
+        from dpcanary.commands.ranks import RanksAsked, print_ranks
+
+        print_ranks(
+            RanksAsked(
+                path=ranks,
+                num_candidates=num_candidates,
+                delta=delta,
+                significance=significance,
+                rules=tuple(rule or ()),
+                conversions=tuple(conversion or ()),
+                every=every,
+                list_sizes=tuple(list_size or (1,)),
+                num_guesses=num_guesses,
+                adjacency=adjacency,
+                claim=claim,
+            ),
+            uniform=uniform,
+            as_json=as_json,
+        )
+        return
+    assert scores is not None
     if ThresholdRule.FIXED in (rule or ()):
         raise typer.BadParameter(
             "rule fixed needs a threshold that was chosen before the scores were seen, which this"

@@ -98,6 +98,15 @@ GroupSize = Annotated[
         help="The largest number of records of one person: also the epsilons of such a group.",
     ),
 ]
+Values = Annotated[
+    list[int] | None,
+    typer.Option(
+        min=2,
+        help="Equally likely values of a secret in a record, for the chance to guess it; may be"
+        " given several times. By default 2, 10 and 10,000.",
+        show_default=False,
+    ),
+]
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
 Cores = Annotated[
     int | None,

@@ -58,14 +58,7 @@ def read_world_scores(
     Raises:
         InputError: if the file or a column is missing, or holds something else.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file of scores in it")
-    if path.suffix not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
-        raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
-    if not path.is_file():
-        raise InputError(f"{path} does not exist")
-    columns = _columns(path)
+    columns = columns_of_file(path)
     if "header" in columns and path.suffix == ".npz":
         scored = read_scores(path)
         return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
@@ -80,6 +73,22 @@ def read_world_scores(
         raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")
     is_world0 = _is_world0(path, world, columns[world], world0)
     return WorldScores(scores[is_world0], scores[~is_world0])
+
+
+def columns_of_file(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a .csv, .tsv or .parquet file, or the arrays of an .npz file, by name.
+
+    Raises:
+        InputError: if the file is missing, or is not of this kind.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file of scores in it")
+    if path.suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
+    if not path.is_file():
+        raise InputError(f"{path} does not exist")
+    return _columns(path)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from scipy.special import bdtrc, gammaln, xlog1py, xlogy
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import Choice
 from dpcanary.estimation.one_run.methods import recursion_refutes
-from dpcanary.estimation.ranks.laws import Lists, Ranks, NullCurve, largest_chances
+from dpcanary.estimation.ranks.laws import Lists, NullCurve, Ranks, largest_chances
 from dpcanary.estimation.rules import Proof
 from dpcanary.estimation.settings import Conversion
 

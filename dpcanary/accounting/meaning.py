@@ -1,0 +1,337 @@
+"""What an epsilon means to a person: the largest success of any attack, by the exact curve.
+
+The numbers follow from the accounted trade-off curve, not from an epsilon and a delta. They hold
+against an attacker who sees every intermediate model and knows all other records.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve
+from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
+from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count, checked_real
+from dpcanary.errors import AccountingError, InputError
+
+if TYPE_CHECKING:
+    from dpcanary.accounting.phases import Phase
+
+Floats = NDArray[np.float64]
+
+FALSE_POSITIVE_RATES = (0.1, 0.01, 0.001)
+# Rates and log-odds are searched on a grid, and again between the two points that decide.
+_POINTS, _ROUNDS = 2_001, 4
+_LARGEST_LOG_ODDS = 40.0
+
+
+@dataclass(frozen=True)
+class AttackLimits:
+    """What no attack on a training exceeds, under one adjacency.
+
+    Attributes:
+        adjacency: under which a record is protected.
+        true_positive_rates: the largest true positive rate at each of some false positive rates, of
+            an attack that decides between two neighbouring datasets. Under add/remove adjacency,
+            positive means that the record is in the data.
+        advantage: the largest difference of true and false positive rate.
+        guesses: for each number k, the largest chance to guess which of k equally likely values a
+            secret in the record has. The chance without the model is 1 / k.
+    """
+
+    adjacency: Adjacency
+    true_positive_rates: dict[float, float]
+    advantage: float
+    guesses: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the epsilons of a training mean.
+
+    Attributes:
+        add_remove: limits on what is found out by whether a record is in the data.
+        substitute: limits on what is found out of a record's content.
+        group_size: the largest number of records of one person, who is protected in place of a
+            record; the limits of attacks are then for all of them together.
+        is_exact: whether the numbers follow from exact curves. Otherwise they follow from the
+            epsilons alone, and are larger.
+    """
+
+    add_remove: AttackLimits
+    substitute: AttackLimits
+    group_size: int
+    is_exact: bool
+
+    @property
+    def guesses(self) -> dict[int, float]:
+        """The smaller of both limits on each guess: a training satisfies both adjacencies."""
+        return {
+            values: min(limit, self.substitute.guesses[values])
+            for values, limit in self.add_remove.guesses.items()
+        }
+
+
+@dataclass(frozen=True)
+class EpsilonCurve(TradeOffCurve):
+    """The curve of (epsilon, delta)-DP (Kairouz et al., 2015).
+
+    Attributes:
+        epsilon_given: at least 0; may be infinite.
+        delta_given: from 0 to 1.
+    """
+
+    epsilon_given: float
+    delta_given: float
+
+    def epsilon(self, delta: float) -> float:
+        """Its own epsilon at its own delta or a larger one; smaller deltas have none."""
+        if checked_real("delta", delta, most=1.0) < self.delta_given:
+            raise AccountingError(
+                f"no epsilon at a delta below {self.delta_given:g}: the curve is that of"
+                f" ({self.epsilon_given:g}, {self.delta_given:g})-DP"
+            )
+        return self.epsilon_given
+
+    def _fnr(self, fpr: Floats) -> Floats:
+        rest = 1 - self.delta_given
+        if self.epsilon_given == np.inf:
+            return np.where(fpr > 0, 0.0, rest)
+        steep = rest - np.exp(self.epsilon_given) * fpr
+        flat = np.exp(-self.epsilon_given) * (rest - fpr)
+        return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
+
+
+def limits_of_curve(
+    curve: TradeOffCurve,
+    *,
+    adjacency: Adjacency | str = Adjacency.SUBSTITUTE,
+    values: Sequence[int] = NUM_VALUES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
+) -> AttackLimits:
+    """The largest success of any attack on a mechanism with a trade-off curve.
+
+    Args:
+        curve: of the mechanism.
+        adjacency: that the curve is under.
+        values: numbers of equally likely values that a secret may have, each at least 2.
+        false_positive_rates: each above 0 and below 1.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> limits = limits_of_curve(GaussianCurve(1.0))
+        >>> round(limits.advantage, 3), round(limits.guesses[2], 3), round(limits.guesses[10], 3)
+        (0.383, 0.691, 0.329)
+    """
+    adjacency = Adjacency(adjacency)
+    rates = [checked_real("false_positive_rates", one, most=1.0) for one in false_positive_rates]
+    counts = [checked_count("values", one, least=2) for one in values]
+    return AttackLimits(
+        adjacency=adjacency,
+        true_positive_rates=dict(zip(rates, (1 - curve.fnr(rates)).tolist(), strict=True)),
+        advantage=largest_advantage(curve),
+        guesses={count: largest_guess(curve, count, adjacency=adjacency) for count in counts},
+    )
+
+
+def largest_advantage(curve: TradeOffCurve) -> float:
+    """The largest TPR - FPR of any test: 1 - f(a) - a, which is concave in a."""
+    low, high = -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS
+    largest = 0.0
+    for _ in range(_ROUNDS):
+        odds = np.linspace(low, high, _POINTS)
+        rates = expit(odds)
+        gains = 1 - curve.fnr(rates) - rates
+        best = int(np.argmax(gains))
+        largest = max(largest, float(gains[best]))
+        low, high = odds[max(best - 1, 0)], odds[min(best + 1, _POINTS - 1)]
+    return largest
+
+
+def largest_guess(curve: TradeOffCurve, values: int, *, adjacency: Adjacency) -> float:
+    """The largest chance to guess which of k equally likely values a record's secret has.
+
+    Under substitute adjacency it is the largest p with p <= 1 - f((1 - p) / (k - 1)), and some
+    mechanism attains it for every f that is its own inverse; otherwise it is 1 - f(1 / k), the best
+    power of a test whose false positive rate is that of a blind guess (docs/validity.md).
+    """
+    if adjacency is not Adjacency.SUBSTITUTE:
+        return float(1 - curve.fnr(1 / values))
+    # The right side falls with p, and blind guesses satisfy the inequality.
+    low, high = float(logit(1 / values)), _LARGEST_LOG_ODDS
+    for _ in range(_ROUNDS):
+        odds = np.linspace(low, high, _POINTS)
+        allowed = expit(odds) <= 1 - curve.fnr(expit(-odds) / (values - 1))
+        first = int(np.argmin(allowed)) if not allowed.all() else _POINTS - 1
+        low, high = odds[max(first - 1, 0)], odds[first]
+    return float(expit(high))
+
+
+def meaning_of(
+    mechanism: Mechanism,
+    *,
+    values: Sequence[int] = NUM_VALUES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
+    group_size: int = 1,
+) -> Meaning:
+    """What the epsilons of DP-SGD mean, under add/remove and substitute adjacency.
+
+    Args:
+        mechanism: what is accounted; its own adjacency is not used.
+        values: see `limits_of_curve`.
+        false_positive_rates: likewise.
+        group_size: the largest number of records of one person, all of which may hold the secret.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: no exact curve can be computed.
+
+    Example:
+        >>> mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=100,
+        ...                       noise_multiplier=20.0)
+        >>> meaning = meaning_of(mechanism)
+        >>> round(meaning.add_remove.guesses[10], 3), round(meaning.substitute.guesses[10], 3)
+        (0.217, 0.329)
+    """
+    size = checked_count("group_size", group_size)
+    add_remove, substitute = _curves(mechanism, size)
+    curves = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
+    return _meaning_by(curves.__getitem__, values, false_positive_rates, group_size=size)
+
+
+def meaning_of_epsilons(
+    *,
+    add_remove: float,
+    substitute: float,
+    delta: float,
+    values: Sequence[int] = NUM_VALUES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
+) -> Meaning:
+    """What two epsilons at one delta mean where the training is not known, or has no exact curve.
+
+    The numbers are larger than those of `meaning_of`.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> meaning = meaning_of_epsilons(add_remove=1.0, substitute=2.0, delta=1e-5)
+        >>> round(meaning.guesses[10], 3)
+        0.272
+    """
+    delta = checked_real("delta", delta, most=1.0)
+    epsilons = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
+    for epsilon in epsilons.values():
+        if not epsilon >= 0:
+            raise InputError(f"epsilon is {epsilon!r}; it must be at least 0")
+    return _meaning_by(
+        lambda adjacency: EpsilonCurve(epsilons[adjacency], delta),
+        values,
+        false_positive_rates,
+        is_exact=False,
+    )
+
+
+def meaning_of_shuffled(
+    mechanism: ShuffledMechanism,
+    *,
+    values: Sequence[int] = NUM_VALUES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
+) -> Meaning:
+    """What the guaranteed epsilons of shuffled batches mean; their curves are Gaussian.
+
+    Raises:
+        InputError: an argument is out of its range.
+    """
+
+    def curve(adjacency: Adjacency) -> TradeOffCurve:
+        guaranteed = mechanism.under(adjacency).guaranteed
+        noise = guaranteed.collapsed().noise_multiplier
+        return GaussianCurve(guaranteed.adjacency.sensitivity / noise)
+
+    return _meaning_by(curve, values, false_positive_rates)
+
+
+def meaning_of_phases(
+    phases: "Sequence[Phase]",
+    *,
+    values: Sequence[int] = NUM_VALUES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
+) -> Meaning:
+    """What the epsilons of a training mean whose noise or sample rate changes on the way.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: no exact curve can be computed.
+    """
+    from dpcanary.accounting.phases import curve_of_phases
+
+    return _meaning_by(
+        lambda adjacency: curve_of_phases(phases, adjacency), values, false_positive_rates
+    )
+
+
+def _meaning_by(
+    curve: Callable[[Adjacency], TradeOffCurve],
+    values: Sequence[int],
+    false_positive_rates: Sequence[float],
+    *,
+    group_size: int = 1,
+    is_exact: bool = True,
+) -> Meaning:
+    first, second = (
+        limits_of_curve(
+            curve(adjacency),
+            adjacency=adjacency,
+            values=values,
+            false_positive_rates=false_positive_rates,
+        )
+        for adjacency in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
+    )
+    return Meaning(first, second, group_size=group_size, is_exact=is_exact)
+
+
+@dataclass(frozen=True, eq=False)
+class _RemovedAndAdded(TradeOffCurve):
+    """A group that is replaced by another: it is removed, and the other is added.
+
+    With f the curve of presence against absence, tests of one group against the other have an FNR
+    of at least f(1 - g(a)), where g is the inverse of f (Dong, Roth and Su, 2022, group privacy).
+    """
+
+    presence: TradeOffCurve
+    inverse: TradeOffCurve
+
+    def epsilon(self, delta: float) -> float:
+        raise AccountingError(f"no epsilon at delta {delta:g}: use account_group")
+
+    def _fnr(self, fpr: Floats) -> Floats:
+        return self.presence.fnr(np.clip(1 - self.inverse.fnr(fpr), 0.0, 1.0))
+
+
+def _curves(mechanism: Mechanism, group_size: int) -> tuple[TradeOffCurve, TradeOffCurve]:
+    """The curves under add/remove and substitute adjacency."""
+    # dp-accounting takes a while to import.
+    from dpcanary.accounting.trade_off import trade_off_curve
+
+    if group_size == 1:
+        return (
+            trade_off_curve(mechanism.under(Adjacency.ADD_REMOVE)),
+            trade_off_curve(mechanism.under(Adjacency.SUBSTITUTE)),
+        )
+    checked_real("noise_multiplier", mechanism.noise_multiplier)
+    if mechanism.sample_rate == 1:
+        mu = group_size * sqrt(mechanism.num_steps) / mechanism.noise_multiplier
+        return GaussianCurve(mu), GaussianCurve(2 * mu)
+    from dpcanary.accounting.groups import curves_of_group
+
+    presence, inverse = curves_of_group(mechanism, group_size=group_size)
+    return presence, _RemovedAndAdded(presence, inverse)
