@@ -12,7 +12,7 @@ Check:
     check_mechanism, check_model
 Estimate from scores:
     estimate_epsilon, estimate_epsilon_one_run, assess_claim
-Draw and rank secrets:
+Draw secrets, rank them after training:
     Secrets
 Plan:
     expected_bound, runs_needed

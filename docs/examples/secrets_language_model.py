@@ -21,7 +21,7 @@ from dpcanary import Mechanism, Secrets, account_by_adjacency, calibrate_noise
 from dpcanary.secrets import CausalLanguageModel, digits
 
 LENGTH, RANK, DELTA = 40, 8, 1e-5
-TEXTS, EPOCHS, BATCH_SIZE = 300, 60, 40
+TEXTS, EPOCHS, BATCH_SIZE = 200, 60, 30
 TEMPLATE = "The code of customer {index:02d} is {secret}"
 
 
@@ -49,7 +49,7 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:])
 
 
-def pretrained(texts: list[str], steps: int = 400) -> LlamaForCausalLM:
+def pretrained(texts: list[str], steps: int = 200) -> LlamaForCausalLM:
     """A model of 0.1 million parameters that has seen the texts."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -60,7 +60,7 @@ def pretrained(texts: list[str], steps: int = 400) -> LlamaForCausalLM:
     optimizer, records = torch.optim.Adam(model.parameters(), lr=3e-3), tensor_of(texts)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss_of(model, records[torch.randint(len(records), (64,))]).backward()
+        loss_of(model, records[torch.randint(len(records), (32,))]).backward()
         optimizer.step()
     return model
 
@@ -125,7 +125,9 @@ def main() -> None:
     rate = BATCH_SIZE / len(texts)
     training = Mechanism("substitute", sample_rate=rate, num_steps=EPOCHS * round(1 / rate))
     before = secrets.rank(CausalLanguageModel(base, tokens_of))
-    print(f"before fine-tuning: ranks are uniform with p-value {before.check_uniform().p_value:.2f}")
+    print(
+        f"before fine-tuning: ranks are uniform with p-value {before.check_uniform().p_value:.2f}"
+    )
     for epsilon in options.epsilons:
         is_private = epsilon < float("inf")
         noise = calibrate_noise(training, epsilon=epsilon, delta=DELTA) if is_private else 0.0
@@ -135,7 +137,9 @@ def main() -> None:
         accounted = "no DP"
         if is_private:
             known = account_by_adjacency(training.with_noise(noise), delta=DELTA)
-            accounted = f"accounted {known.add_remove:.2f} add/remove, {known.substitute:.2f} substitute"
+            accounted = (
+                f"accounted {known.add_remove:.2f} add/remove, {known.substitute:.2f} substitute"
+            )
         held_out = float(loss_of(model.eval(), tensor_of(every[-500:])).detach())
         print(
             f"{accounted}: epsilon shown >= {shown.epsilon_lower:.2f};"
