@@ -12,13 +12,15 @@ Check:
     check_mechanism, check_model, check_neighbours
 Estimate from scores:
     estimate_epsilon, estimate_epsilon_one_run, assess_claim
+Draw secrets, rank them after training:
+    Secrets
 Plan:
     runs_needed
 Errors:
     InputError, AccountingError
 
 The rest is in namespaces; `help` of each lists its names:
-    accounting, estimation, training, own_training, extend
+    accounting, estimation, training, own_training, secrets, extend
 
 Each name is loaded at its first use. So `import dpcanary` is fast, and a program loads only the
 modules that it uses.
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from dpcanary import estimation as estimation
     from dpcanary import extend as extend
     from dpcanary import own_training as own_training
+    from dpcanary import secrets as secrets
     from dpcanary import training as training
     from dpcanary.accounting import Adjacency as Adjacency
     from dpcanary.accounting import Mechanism as Mechanism
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from dpcanary.own_training import check_model as check_model
     from dpcanary.own_training import check_neighbours as check_neighbours
     from dpcanary.own_training import watch as watch
+    from dpcanary.secrets import Secrets as Secrets
     from dpcanary.training import Records as Records
 
 __version__ = VERSION

@@ -11,6 +11,7 @@ from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
 from dpcanary.commands.results import crate, release, report, results, verify
 from dpcanary.commands.run import init, run
+from dpcanary.commands.secrets import secrets
 from dpcanary.errors import explained
 from dpcanary.installation import published_names
 
@@ -38,6 +39,7 @@ for command in (
     verify,
 ):
     app.command(no_args_is_help=True)(command)
+app.add_typer(secrets, name="secrets")
 # What it does not know are options of Snakemake.
 app.command(
     no_args_is_help=True,

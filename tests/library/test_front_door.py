@@ -14,7 +14,7 @@ import dpcanary
 from dpcanary.namespaces import module_of
 
 HEAVY = ("torch", "scipy", "numpy")
-SPACES = ("accounting", "estimation", "training", "own_training", "extend")
+SPACES = ("accounting", "estimation", "training", "own_training", "secrets", "extend")
 NAMES = [("dpcanary", name) for name in dpcanary.__all__ if name not in SPACES] + [
     (f"dpcanary.{space}", name)
     for space in SPACES
@@ -67,10 +67,10 @@ def test_names_are_objects_of_their_modules(space, name):
 
 
 def test_the_first_screen_is_short_and_listed():
-    """At most 20 names at the top, all of which the docstring sorts by task."""
+    """At most 21 names at the top, all of which the docstring sorts by task."""
     listed = re.findall(r"\b\w+(?=,|$)", re.sub(r"^\S.*$", "", dpcanary.__doc__, flags=re.M), re.M)
     assert sorted(listed) == sorted(dpcanary.__all__)
-    assert len({*dpcanary.__all__} - {*SPACES}) <= 20
+    assert len({*dpcanary.__all__} - {*SPACES}) <= 21
 
 
 def test_type_checkers_see_the_names_that_running_programs_have():

@@ -17,6 +17,7 @@ from dpcanary.errors import InputError
 from dpcanary.mechanism_check import measurements
 from dpcanary.own_training import one_run
 from dpcanary.plugins import registered
+from dpcanary.secrets import laws
 from dpcanary.training import settings as training_settings
 from dpcanary.training.settings import TrainingStage
 from dpcanary.workflow.code import _closure, _module_files, digest_of_code, imports_of
@@ -31,6 +32,7 @@ PURPOSES = {  # Their numbers are part of the key of every stream, and never cha
     source: "RECORDS=1 SYNTHETIC_RECORDS=9",
     measurements: "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
     one_run: "OWN_TRAINING=22",
+    laws: "SECRETS=28 CANDIDATES=29 PLACES_OF_SECRETS=30",
     training_settings: """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6 FIXED_BATCHES=7
         OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 PRETRAINING_BATCHES=21""",
 }
@@ -82,7 +84,7 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
 
 def test_purposes_of_streams_are_distinct():
     numbers = [purpose.value for module in PURPOSES for purpose in module.Purpose]
-    assert sorted(numbers) == [*range(1, 28), 31]
+    assert sorted(numbers) == [*range(1, 32)]
     for module, purposes in PURPOSES.items():
         declared = {f"{purpose.name}={purpose.value}" for purpose in module.Purpose}
         assert declared == {*purposes.split()}

@@ -1,0 +1,96 @@
+"""Scores of classifiers and regressions, for tables with a secret in one column."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from dpcanary.errors import InputError
+from dpcanary.secrets.ranking import Candidates
+
+Scores = NDArray[np.float64]
+_LEAST = 1e-300  # a probability of 0 has a logarithm, the same for all
+
+
+class SecretFeature:
+    """How well a model predicts a record's label with each candidate in the secret's column.
+
+    The label must not depend on the secret. If it does, as an outcome on a treatment, it tells the
+    secret without the model, and the bound is not valid.
+
+    Args:
+        predict: from features to probabilities of the classes, such as `predict_proba`, or to
+            numbers, such as `predict` of a regression; a data frame or array, as `records` is.
+        records: the records that hold the secrets, in their order; see `Secrets.rows`.
+        labels: shape (m,); for probabilities the index of the class, else the number.
+        column: of the secret: its name, or its index in an array.
+        as_type: makes a cell of a candidate, such as `int`.
+    """
+
+    def __init__(
+        self,
+        predict: Callable[[Any], ArrayLike],
+        records: pd.DataFrame | NDArray[Any],
+        labels: ArrayLike,
+        column: str | int,
+        *,
+        as_type: Callable[[str], Any] = str,
+    ) -> None:
+        self.predict, self.records, self.column = predict, records, column
+        self.labels, self.as_type = np.asarray(labels), as_type
+        if self.labels.shape != (len(records),):
+            raise InputError(f"there are {len(records)} records and {self.labels.shape} labels")
+
+    def __call__(self, candidates: Candidates) -> Scores:
+        """The label's log-probability, or minus the squared error, for each candidate."""
+        cells = [self.as_type(value) for value in candidates.values]
+        row = _row(self.records, candidates.index)
+        if isinstance(row, pd.DataFrame):
+            table: Any = row.iloc[np.zeros(len(cells), int)].reset_index(drop=True)
+            table[self.column] = cells
+        else:
+            table = np.repeat(row, len(cells), axis=0)
+            table[:, self.column] = cells
+        predicted = np.asarray(self.predict(table), np.float64)
+        label = self.labels[candidates.index]
+        if predicted.ndim == 2:
+            return np.log(np.maximum(predicted[:, int(label)], _LEAST))
+        return -np.square(predicted - label)
+
+
+class SecretLabel:
+    """The log-probability of each candidate as the label of the secret's record.
+
+    Args:
+        predict: from features to probabilities, shape (records, classes), such as `predict_proba`.
+        records: the features of the records whose labels are the secrets, in their order.
+        classes: the values that the columns of the probabilities stand for, such as `classes_`.
+    """
+
+    def __init__(
+        self,
+        predict: Callable[[Any], ArrayLike],
+        records: pd.DataFrame | NDArray[Any],
+        classes: Sequence[object] | NDArray[Any],
+    ) -> None:
+        self.predict, self.records = predict, records
+        self.column_of = {str(name): column for column, name in enumerate(classes)}
+
+    def __call__(self, candidates: Candidates) -> Scores:
+        """One number for each candidate; a class that the model does not have is least likely."""
+        row = np.asarray(self.predict(_row(self.records, candidates.index)), np.float64)[0]
+        chances = [
+            row[self.column_of[value]] if value in self.column_of else 0.0
+            for value in candidates.values
+        ]
+        return np.log(np.maximum(chances, _LEAST))
+
+
+def _row(records: Any, index: int) -> Any:
+    """A record as a table of one row."""
+    if index >= len(records):
+        raise InputError(f"there are {len(records)} records, and a secret {index}")
+    part = slice(index, index + 1)
+    return records.iloc[part] if isinstance(records, pd.DataFrame) else np.asarray(records)[part]

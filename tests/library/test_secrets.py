@@ -1,0 +1,261 @@
+"""Secrets: what is drawn, its file, where it stands in data, and its ranks."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpcanary import InputError, Secrets
+from dpcanary.secrets import Law, Ranking, bits, digits, read_ranking, words
+
+TEMPLATE = "The code of customer {index} is {secret}."
+
+
+def guessing(secrets: Secrets, known: float = 0.0):
+    """A score that knows the secrets with an index below `known`, and nothing of the others."""
+
+    def score(candidates):
+        noise = np.random.default_rng(candidates.index).random(len(candidates.values))
+        if candidates.index < known:
+            noise[candidates.values.index(secrets.values[candidates.index])] = 2.0
+        return noise
+
+    return score
+
+
+@pytest.mark.parametrize(
+    ("law", "size", "value"),
+    [
+        (digits(3), 1000, "042"),
+        (bits(8), 256, "00101010"),
+        (words(["ape", "bee", "cat", "dog"]), 4, None),
+        (words(["ape", "bee", "emu"], length=4, separator="-"), 81, "bee-bee-bee-ape"),
+    ],
+)
+def test_laws_have_all_their_values_once_and_draw_them_uniformly(law, size, value):
+    values = [law.value(index) for index in range(size)]
+    assert law.size == size == len({*values})
+    assert all(law.has(one) for one in values)
+    assert value is None or values[39 if size == 81 else 42] == value
+    assert not any(law.has(one) for one in ("", "x", values[0] + values[1], f"{values[0]} "))
+    assert Law.of_json(json.loads(json.dumps(law.to_json()))) == law
+    drawn = [law.draw(np.random.default_rng(seed)) for seed in range(2_000)]
+    counts = pd.Series(drawn).value_counts().reindex(values, fill_value=0).to_numpy()
+    expected = len(drawn) / size
+    # Chi-squared: 5 standard deviations above its mean.
+    assert ((counts - expected) ** 2 / expected).sum() < size - 1 + 5 * (2 * (size - 1)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("symbols", "length", "separator", "message"),
+    [
+        (("a",), 1, "", "at least two symbols"),
+        (("a", "a"), 1, "", "all of them different"),
+        (("a", ""), 1, "", "not empty"),
+        (("a", "ab"), 2, "", "several lengths need a separator"),  # a, ba and ab, a read alike
+        (("a", "a b"), 2, " ", "contains the separator"),
+        (("a", "b"), 0, "", "length is 0"),
+    ],
+)
+def test_laws_whose_values_would_not_be_uniform_are_refused(symbols, length, separator, message):
+    with pytest.raises(InputError, match=message):
+        Law(symbols, length, separator)
+
+
+def test_a_seed_repeats_and_the_operating_system_does_not():
+    first, second = (Secrets.draw(digits(12), 5, seed=7) for _ in range(2))
+    assert first.values == second.values
+    assert first.candidates(3) == second.candidates(3)
+    assert len({*first.values, *Secrets.draw(digits(12), 5, seed=8).values}) == 10
+    own = Secrets.draw(digits(12), 5)
+    assert own.values != Secrets.draw(digits(12), 5).values
+    assert own.seed.bit_length() > 64
+    # More secrets leave the first ones as they were.
+    assert Secrets.draw(digits(12), 9, seed=7).values[:5] == first.values
+
+
+@pytest.mark.parametrize("num_candidates", [2, 30, 700, 1000])
+def test_candidates_hold_the_truth_once_and_their_order_says_nothing(num_candidates):
+    secrets = Secrets.draw(digits(3), 100, num_candidates=num_candidates, seed=1)
+    positions = []
+    for index, value in enumerate(secrets.values):
+        values = secrets.candidates(index).values
+        assert len({*values}) == num_candidates
+        assert [*values] == sorted(values)
+        positions.append(values.index(value))
+    shares = (np.array(positions) + 0.5) / num_candidates
+    # Uniform: the mean of 100 has a standard deviation of 0.29 / 10.
+    assert abs(shares.mean() - 0.5) < 5 * 0.29 / 10
+
+
+def test_candidates_of_a_sampler_are_drawn_by_it_before_training():
+    def law(generator):
+        return "rare" if generator.random() < 0.1 else "frequent"
+
+    secrets = Secrets.draw(law, 50, num_candidates=20, seed=0)
+    others = [one for row in secrets.alternatives for one in row]
+    assert len(others) == 50 * 19
+    # 950 draws: 5 standard deviations.
+    assert abs(others.count("rare") / 950 - 0.1) < 5 * (0.09 / 950) ** 0.5
+    assert secrets.law is None
+    # A score that always prefers the frequent value shows nothing: ties count against it.
+    ranking = secrets.rank(lambda candidates: [value == "frequent" for value in candidates.values])
+    assert ranking.estimate(delta=1e-6).epsilon_lower == 0
+    assert ranking.ranks.min() > 10
+    with pytest.raises(InputError, match="the sampler drew 7"):
+        Secrets.draw(lambda generator: 7)
+
+
+def test_the_file_is_read_as_it_was_written_and_never_replaced(tmp_path):
+    path = tmp_path / "apart/secrets.json"
+    for secrets in (
+        Secrets.draw(digits(6), 20, template=TEMPLATE),
+        Secrets.draw(lambda generator: f"é{generator.integers(9)}", 3, num_candidates=4),
+        Secrets.of_values([0, 1, 1], words(["0", "1"]), names=["a", "b", "c"]),
+    ):
+        secrets.write(path)
+        assert Secrets.read(path) == Secrets.read(path, digest=secrets.digest) == secrets
+        with pytest.raises(InputError, match="exists: secrets that were drawn are not replaced"):
+            secrets.write(path)
+        with pytest.raises(InputError, match=f"{'0' * 64} was committed to"):
+            Secrets.read(path, digest="0" * 64)
+        path.unlink()
+    assert not [*path.parent.iterdir()]
+
+
+@pytest.mark.parametrize("key", ["values", "num_candidates", "law", "seed", "time", "template"])
+def test_a_file_with_any_change_is_refused(key, tmp_path):
+    path = tmp_path / "secrets.json"
+    secrets = Secrets.draw(digits(3), 2, template=TEMPLATE, seed=3)
+    secrets.write(path)
+    content = json.loads(path.read_text())
+    changed = {
+        "values": [*reversed(secrets.values)],
+        "num_candidates": 999,
+        "law": {**content["secrets"]["law"], "length": 4},
+        "seed": "4",
+        "time": "2020-01-01T00:00:00+00:00",
+        "template": f"{TEMPLATE} ",
+    }[key]
+    content["secrets"][key] = changed
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="was changed since the secrets were drawn"):
+        Secrets.read(path)
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is no file of secrets"):
+        Secrets.read(path)
+
+
+def test_the_digest_does_not_reveal_the_secret():
+    """Whoever tries all values must guess the 128 bits of the seed as well."""
+    digests = {Secrets.draw(bits(1)).digest for _ in range(20)}
+    assert len(digests) == 20
+
+
+def test_texts_hold_each_secret_as_often_as_copies_say():
+    secrets = Secrets.draw(digits(4), 30, template=TEMPLATE, seed=0)
+    texts = [f"text {index}" for index in range(300)]
+    inserted = secrets.insert(texts, copies=3)
+    assert sorted(inserted) == sorted([*texts, *secrets.records() * 3])
+    assert inserted == secrets.insert(texts, copies=3)
+    places = np.flatnonzero([text.startswith("The code") for text in inserted])
+    assert abs(places.mean() / len(inserted) - 0.5) < 5 * 0.29 / 90**0.5
+    for index, (record, value) in enumerate(zip(secrets.records(), secrets.values, strict=True)):
+        assert record == f"The code of customer {index} is {value}."
+    named = Secrets.draw(digits(4), 2, template="{name}: {secret} {{}}", names=["Ada", "Bob"])
+    assert named.records()[1] == f"Bob: {named.values[1]} {{}}"
+
+
+@pytest.mark.parametrize(
+    ("template", "names", "message"),
+    [
+        ("The code of customer {index}.", (), "has no {secret}"),
+        ("The code is {secret}.", (), "need {index} or {name}"),
+        ("{name}: {secret}", (), "give names"),
+        ("{name}: {secret}", ("Ada", "Ada"), "as many names, all different"),
+        ("{index} {secret} {}", (), "write other braces twice"),
+        ("{index} {secret.real}", (), "write other braces twice"),
+        ("{index} {secret", (), "write other braces twice"),
+    ],
+)
+def test_templates_that_do_not_tell_secrets_apart_are_refused(template, names, message):
+    with pytest.raises(InputError, match=message):
+        Secrets.draw(digits(4), 2, template=template, names=names)
+
+
+def test_columns_of_tables_hold_the_secrets_in_their_rows():
+    secrets = Secrets.draw(digits(3), 4, seed=0)
+    frame = pd.DataFrame({"age": range(10), "code": [0] * 10}, index=range(100, 110))
+    filled = secrets.insert_into_table(frame, "code", as_type=int)
+    rows = secrets.rows(10)
+    assert len({*rows.tolist()}) == 4
+    assert filled["code"].iloc[rows].tolist() == [int(value) for value in secrets.values]
+    assert (filled["code"].drop(filled.index[rows]) == 0).all()
+    assert (frame["code"] == 0).all()
+    assert (filled["age"] == frame["age"]).all()
+    whole = secrets.insert_into_table(frame.head(4), "new")
+    assert whole["new"].tolist() == [*secrets.values]
+    array = np.zeros((10, 2))
+    assert secrets.insert_into_table(array, 1, as_type=float)[rows, 1].tolist() == [
+        float(value) for value in secrets.values
+    ]
+    assert not array.any()
+    with pytest.raises(InputError, match="no column 'new'"):
+        secrets.insert_into_table(frame, "new")
+    with pytest.raises(InputError, match="4 secrets for 3 rows"):
+        secrets.insert_into_table(frame.head(3), "code")
+
+
+def test_ranks_exposures_and_bounds(tmp_path):
+    secrets = Secrets.draw(digits(4), 40, num_candidates=1000, seed=0)
+    ranking = secrets.rank(guessing(secrets, known=30))
+    assert (ranking.ranks[:30] == 1).all()
+    assert ranking.exposures[:30] == pytest.approx(np.log2(1000))
+    assert ranking.ranks[30:].min() > 1
+    assert 5 < ranking.estimate(delta=1e-6).epsilon_lower < 8.1  # the latter: 30 of 40 expected
+    assert ranking.estimate(delta=1e-6, num_guesses=20).epsilon_lower > 7  # the surest are right
+    assert ranking.check_uniform().p_low < 1e-6
+    nothing = secrets.rank(guessing(secrets))
+    assert nothing.estimate(delta=1e-6).epsilon_lower == 0
+    assert nothing.check_uniform().p_value > 0.01
+    ranking.write(tmp_path / "ranks.tsv")
+    again = read_ranking(tmp_path / "ranks.tsv")
+    assert (again.ranks == ranking.ranks).all()
+    assert again.confidences == pytest.approx(ranking.confidences)
+    assert (again.num_candidates, again.digest) == (1000, secrets.digest)
+
+
+def test_ties_count_against_the_audit_and_scores_must_be_numbers():
+    secrets = Secrets.draw(digits(2), 5, seed=0)
+    equal = secrets.rank(lambda candidates: np.zeros(100))
+    assert (equal.ranks == 100).all()
+    assert (equal.confidences == 0).all()
+    # Infinite scores are ordinary; a difference of two of them is none.
+    assert (secrets.rank(lambda candidates: np.full(100, -np.inf)).confidences == 0).all()
+    with pytest.raises(InputError, match=r"a score of secret 0 is NaN"):
+        secrets.rank(lambda candidates: np.full(100, np.nan))
+    with pytest.raises(InputError, match=r"has shape \(99,\).*each of the 100 candidates"):
+        secrets.rank(lambda candidates: np.zeros(99))
+
+
+def test_a_single_secret_of_a_finished_model_shows_what_the_theorem_says():
+    """Rank 1 of k: e^epsilon is at least 0.05 (k - 1) / 0.95."""
+    secrets = Secrets.draw(digits(6), num_candidates=10_000, seed=0)
+    ranking = secrets.rank(guessing(secrets, known=1))
+    assert isinstance(ranking, Ranking)
+    shown = ranking.estimate(delta=1e-12).epsilon_lower
+    assert shown == pytest.approx(np.log(0.05 * 9_999 / 0.95), abs=1e-3)
+
+
+def test_values_that_a_law_does_not_have_are_refused():
+    arms = words(["treated", "control"])
+    assert Secrets.of_values(["treated", "control"], arms).origin == "given"
+    with pytest.raises(InputError, match="'placebo' cannot have been drawn by this law"):
+        Secrets.of_values(["treated", "placebo"], arms)
+    with pytest.raises(InputError, match="there are no secrets"):
+        Secrets.of_values([], arms)
+    with pytest.raises(InputError, match="the law has 2 values"):
+        Secrets.of_values(["treated"], arms, num_candidates=3)
+    with pytest.raises(InputError, match="seed is -1"):
+        Secrets.draw(arms, seed=-1)
