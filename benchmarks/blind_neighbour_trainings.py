@@ -1,5 +1,6 @@
-"""A blind list of whole trainings: 20 that depend on private records outside the noisy sums, and
-5 that do not. `train(dataset)` goes from raw records to what is released.
+"""A blind list of whole trainings: 20 that leak outside of the noisy sums, and 5 that do not.
+
+`train(dataset)` goes from raw records to what is released.
 
 The raw records have 6 features: three plain measurements, one that is sometimes missing (NaN), a
 count, and a small code from 0 to 11. The labels are 0 and 1.
@@ -13,11 +14,11 @@ import zlib
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from opacus import PrivacyEngine
 from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler, random_split
 
 BATCH = 16
@@ -32,10 +33,12 @@ def cleaned(dataset):
 
 
 def network(inputs=6, hidden=8):
+    """A small network."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, 2))
 
 
 def made_private(model, x, y, *, lr=0.5, bound=1.0, optimizer=None, **options):
+    """Model, optimizer and loader of Opacus."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
     return PrivacyEngine().make_private(
         module=model,
@@ -47,7 +50,8 @@ def made_private(model, x, y, *, lr=0.5, bound=1.0, optimizer=None, **options):
     )
 
 
-def one_step(model, optimizer, xb, yb, loss_of=F.cross_entropy):
+def one_step(model, optimizer, xb, yb, loss_of=functional.cross_entropy):
+    """One private step."""
     model.train()
     optimizer.zero_grad()
     loss = loss_of(model(xb), yb)
@@ -61,7 +65,7 @@ def batches(loader, steps):
     return itertools.islice((batch for _ in range(steps) for batch in loader), steps)
 
 
-def trained(x, y, steps, *, model=None, loss_of=F.cross_entropy, **options):
+def trained(x, y, steps, *, model=None, loss_of=functional.cross_entropy, **options):
     """Trains with make_private from the start to the end, and unwraps the model."""
     model, optimizer, loader = made_private(model or network(), x, y, **options)
     for xb, yb in batches(loader, steps):
@@ -70,11 +74,13 @@ def trained(x, y, steps, *, model=None, loss_of=F.cross_entropy, **options):
 
 
 def loss_on(model, x, y):
+    """Mean loss of records."""
     with torch.no_grad():
-        return F.cross_entropy(model.eval()(x), y).item()
+        return functional.cross_entropy(model.eval()(x), y).item()
 
 
 def accuracy_on(model, x, y):
+    """Share of records that are predicted right."""
     with torch.no_grad():
         return (model.eval()(x).argmax(1) == y).float().mean().item()
 
@@ -159,7 +165,7 @@ def bound_from_own_norms(dataset):
     model = network()
     norms = []
     for one_x, one_y in zip(x, y, strict=True):
-        loss = F.cross_entropy(model(one_x[None]), one_y[None])
+        loss = functional.cross_entropy(model(one_x[None]), one_y[None])
         grads = torch.autograd.grad(loss, list(model.parameters()))
         norms.append(torch.cat([grad.flatten() for grad in grads]).norm())
     bound = torch.stack(norms).mean().item()
@@ -174,6 +180,7 @@ class Centred(nn.Module):
         self.register_buffer("moving_mean", torch.zeros(width))
 
     def forward(self, x):
+        """Logits of records."""
         centred = x - self.moving_mean
         if self.training and len(x):
             self.moving_mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
@@ -194,7 +201,7 @@ def averaged_before_the_noise(dataset):
     released = copy.deepcopy(dict(model._module.named_parameters()))
     for xb, yb in batches(loader, 40):
         optimizer.zero_grad()
-        F.cross_entropy(model(xb), yb).backward()
+        functional.cross_entropy(model(xb), yb).backward()
         with torch.no_grad():
             for name, p in model._module.named_parameters():
                 released[name].lerp_(p - 0.4 * p.grad, 0.1)
@@ -208,7 +215,7 @@ def divided_by_own_positives(dataset):
     model, optimizer, loader = made_private(network(), x, y, loss_reduction="sum", lr=0.2)
     for xb, yb in batches(loader, 40):
         optimizer.zero_grad()
-        F.cross_entropy(model(xb), yb, reduction="sum").backward()
+        functional.cross_entropy(model(xb), yb, reduction="sum").backward()
         optimizer.pre_step()
         for p in optimizer.params:
             p.grad /= max(1, int((yb == 1).sum()))
@@ -250,6 +257,7 @@ class CodeModel(nn.Module):
         self.out = nn.Linear(5 + 4, 2)
 
     def forward(self, x):
+        """Logits of records."""
         return self.out(torch.cat([x[:, :5], self.embedding(x[:, 5].long())], 1))
 
 
@@ -289,7 +297,7 @@ def temperature_on_held_out_half(dataset):
     fitting = torch.optim.Adam([log_temperature], lr=0.1)
     for _ in range(50):
         fitting.zero_grad()
-        F.cross_entropy(logits / log_temperature.exp(), y[held_out]).backward()
+        functional.cross_entropy(logits / log_temperature.exp(), y[held_out]).backward()
         fitting.step()
     return {"weights": model.state_dict(), "temperature": log_temperature.exp().item()}
 
@@ -323,7 +331,7 @@ def hard_records_drawn_more(dataset):
     model, optimizer, _ = made_private(network(), x, y, lr=0.4, poisson_sampling=False)
     for _ in range(3):
         with torch.no_grad():
-            losses = F.cross_entropy(model(x), y, reduction="none")
+            losses = functional.cross_entropy(model(x), y, reduction="none")
         sampler = WeightedRandomSampler((losses + 1e-3).tolist(), len(y), replacement=True)
         for xb, yb in DataLoader(TensorDataset(x, y), BATCH, sampler=sampler):
             one_step(model, optimizer, xb, yb)
@@ -348,7 +356,7 @@ def steps_by_complete_rows(dataset):
 def public_scale_and_cosine(dataset):
     """Right: public constants, each record's own norm, a schedule by steps alone, and momentum."""
     x, y = cleaned(dataset)
-    x = F.normalize(x, dim=1)
+    x = functional.normalize(x, dim=1)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, nesterov=True)
     model, optimizer, loader = made_private(model, x, y, optimizer=optimizer)
@@ -374,6 +382,7 @@ class LowRank(nn.Module):
         self.frozen.requires_grad_(False)
 
     def forward(self, x):
+        """Logits of records."""
         return self.frozen(x) + self.up(self.down(x))
 
 
@@ -395,7 +404,7 @@ def noisy_gradients_shrunk_and_averaged(dataset):
     average = copy.deepcopy(model._module.state_dict())
     for step, (xb, yb) in enumerate(batches(loader, 40)):
         optimizer.zero_grad()
-        losses = F.cross_entropy(model(xb[:, :6]), yb, reduction="none")
+        losses = functional.cross_entropy(model(xb[:, :6]), yb, reduction="none")
         (losses * xb[:, 6]).sum().backward()
         optimizer.pre_step()
         for p in optimizer.params:

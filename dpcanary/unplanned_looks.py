@@ -86,7 +86,7 @@ def unplanned_looks_in_words(
 def _unplanned(folder: Path, audits: Mapping[str, Audit]) -> dict[str, str]:
     """The numbers of runs at which bounds were seen without a plan, listed for each such audit."""
     path = folder / LOOKS
-    unplanned = {}
+    unplanned: dict[str, str] = {}
     for audit, numbers in read_json(path).items() if path.exists() else ():
         if audit in audits:
             planned = (audits[audit].num_runs, *audits[audit].looks)

@@ -1,7 +1,7 @@
 """A propensity model of a randomised trial is audited by the arms that the trial drew.
 
-In a trial, a fair coin decides who is treated. Nothing that was measured before can predict it, so a
-model of the treatment that was fitted on these patients should know nothing. What it knows of
+In a trial, a fair coin decides who is treated. Nothing that was measured before can predict it, so
+a model of the treatment that was fitted on these patients should know nothing. What it knows of
 single arms, it has memorised. Run it with `python docs/examples/secrets_randomised_trial.py`; it
 takes half a minute.
 """
@@ -69,8 +69,9 @@ def main() -> None:
     )  # fmt: skip
     wrong = of_others.rank(score)
     print(
-        f"wrong: a score that uses the outcome 'shows' {wrong.estimate(delta=DELTA).epsilon_lower:.2f}"
-        " of patients that the model never saw; the check of uniform ranks finds it:"
+        "wrong: a score that uses the outcome 'shows'"
+        f" {wrong.estimate(delta=DELTA).epsilon_lower:.2f} of patients that the model never saw;"
+        " the check of uniform ranks finds it:"
         f" p-value {wrong.check_uniform().p_low:.1g}"
     )
 

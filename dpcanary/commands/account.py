@@ -176,11 +176,11 @@ def account(
         )
     _print_meaning(meaning)
     if last_model:
-        values = [f"{value:.2f} ({ADJACENCIES[name]})" for name, value in heuristic.items()]
+        of_last = [f"{value:.2f} ({ADJACENCIES[name]})" for name, value in heuristic.items()]
         print()
         print_text(
             "A heuristic, which is no bound, for a training that releases its last model alone: if"
-            f" losses were linear, epsilon would be {' and '.join(values)}. Some losses reveal"
+            f" losses were linear, epsilon would be {' and '.join(of_last)}. Some losses reveal"
             " more."
         )
 

@@ -11,7 +11,7 @@ from scipy.stats import beta, binom, norm
 
 from dpcanary import Mechanism, assess_claim, estimate_epsilon, runs_needed
 from dpcanary.errors import InputError
-from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks
+from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks, expected_bound
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
     counts_told_apart,
