@@ -33,7 +33,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from benchmarks import peers, published
-from dpcanary import estimate_epsilon, expected_bound
+from dpcanary import estimate_epsilon
 from dpcanary.accounting import (
     ShuffledMechanism,
     account_by_adjacency,
@@ -42,7 +42,7 @@ from dpcanary.accounting import (
 )
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
-from dpcanary.estimation import epsilon_of_guesses
+from dpcanary.estimation import epsilon_of_guesses, expected_bound
 from dpcanary.estimation.one_run.slots import Guesses
 from dpcanary.files import read_json, write_text
 

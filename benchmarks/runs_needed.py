@@ -5,8 +5,9 @@ Run as `python -m benchmarks.runs_needed`; about a minute.
 
 import argparse
 
-from dpcanary import expected_bound, runs_needed
+from dpcanary import runs_needed
 from dpcanary.accounting import gdp_epsilon, gdp_mu
+from dpcanary.estimation import expected_bound
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 10.0)

@@ -165,7 +165,7 @@ def test_shuffled_batches_are_accounted_by_passes(training, batches, steps, pass
 --drop-last --sample-rate .1 --epochs 1 => --drop-last is for --sampling shuffled
 --sampling shuffled --sample-rate .1 --epochs 1 --drop-last => --drop-last needs --batch-size and
 --sampling shuffled --batch-size 2.5 --num-records 9 --epochs 1 => 2.5 must be a whole number with
---sample-rate 0.25 --num-steps 50 => Missing option '--adjacency'
+--sample-rate 0.25 --num-steps 50 => give --epsilon and --adjacency, or --max-guess and
 """.strip().splitlines()
     ],
 )
