@@ -398,19 +398,6 @@ def noise_until_it_fits(dataset: TensorDataset) -> Any:
     return fit.run()
 
 
-class Twice(Dataset[Any]):
-    """Every record is there twice, so that a batch may have it twice."""
-
-    def __init__(self, dataset: TensorDataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
-
-
 def each_record_twice(dataset: TensorDataset) -> Any:
     """A record and its mirror image are clipped one by one, as if they were two records."""
     fit = Fit(dataset)
@@ -428,18 +415,6 @@ def fails_on_a_value(dataset: TensorDataset) -> Any:
     def step(features: Tensor, labels: Tensor) -> None:
         if len(features) and features.abs().max() > 6:
             raise ValueError("a value is out of range")
-        fit.step(features, labels)
-
-    return fit.run(step=step)
-
-
-def hangs_on_a_value(dataset: TensorDataset) -> Any:
-    """A record with large values is looked at for ever."""
-    fit = Fit(dataset)
-
-    def step(features: Tensor, labels: Tensor) -> None:
-        while len(features) and features.abs().max() > 9:
-            time.sleep(0.01)
         fit.step(features, labels)
 
     return fit.run(step=step)
