@@ -23,8 +23,9 @@ MODES = (
 def briefly_checked(training: Training, *, num_steps: int = 4, seed: int = 1) -> NeighboursCheck:
     """With the record of a first batch replaced by a loud one, and few steps."""
     dataset: Any = (training.records or records)()
-    first, seen = _record_of_first_batch(training, dataset, seed), dataset[0]
-    loud = (seen[0] * 0 + 9, 1 - int(seen[1]))
+    first = _record_of_first_batch(training, dataset, seed)
+    features, label = dataset[first]
+    loud = (features * 0 + 9, 1 - int(label))
     replacements = [Replacement(first, loud, "a loud record")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
