@@ -1,14 +1,15 @@
 """What a training returns: taken apart into named values, and compared with another run's."""
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from dpcanary.neighbours.session import checksum
 from dpcanary.neighbours.tape import array_of
@@ -108,8 +109,10 @@ def _parts(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _parts(getattr(value, own.name), _joined(name, own.name), depth + 1)
     elif hasattr(value, "__array__"):
         yield name, np.asarray(value)
-    elif hasattr(value, "accountant") or callable(value):
+    elif hasattr(value, "accountant"):
         return  # an engine of Opacus; its history is compared as a setting
+    elif isinstance(value, DataLoader | Dataset | FunctionType | type):
+        yield name, _UNKNOWN  # records, or code
     elif hasattr(value, "__dict__"):
         yield from _parts(dict(vars(value)), name, depth + 1)
     else:
@@ -125,25 +128,6 @@ def _of_module(module: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
             yield _joined(name, own), value
         else:  # what get_extra_state gives
             yield from _parts(value, _joined(name, own), 1)
-
-
-def attributes(result: Any) -> dict[str, Value]:
-    """Tensors and numbers that modules of a result keep as plain attributes, by name.
-
-    They are released by whoever saves the model as a whole, and not with its `state_dict`.
-    """
-    found: dict[str, Value] = {}
-    if not isinstance(result, nn.Module):
-        return found
-    inner = getattr(result, "_module", result)
-    for path, module in inner.named_modules():
-        if type(module).__module__.startswith(("torch.", "opacus.")):
-            continue
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor | np.ndarray | int | float) and not isinstance(value, bool):
-                with contextlib.suppress(TypeError, ValueError):
-                    found[_joined(path, name)] = _value(value)
-    return found
 
 
 def _is_path(value: Any) -> bool:

@@ -11,7 +11,7 @@ from dpcanary.neighbours.datasets import KINDS, Data, changed
 from dpcanary.neighbours.records_seen import Batch
 
 # So many records are looked at for another label, and for missing values.
-_LOOKED_AT = 200
+_LOOKED_AT = 50
 
 
 @dataclass(frozen=True)

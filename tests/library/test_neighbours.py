@@ -146,17 +146,17 @@ ERRORS: dict[str, tuple[str, Loop, Loop]] = {
     ),
     "number of steps": (
         "number of steps",
-        Loop(goes_on=lambda step, errors: step < 14 and np.abs(errors).max(initial=0) < 0.99),
+        Loop(goes_on=lambda step, errors: step < 14 and np.abs(errors).max(initial=0) < 0.7),
         Loop(goes_on=lambda step, errors: step < 9),
     ),
     "a step left out": (
         "batches",
-        Loop(is_left_out=lambda errors: np.abs(errors).max(initial=0) > 0.95),
+        Loop(is_left_out=lambda errors: np.abs(errors).max(initial=0) > 0.7),
         Loop(is_left_out=lambda errors: len(errors) > 18),
     ),
     "random numbers": (
         "random numbers",
-        Loop(draws=lambda rng, errors: rng.rand() if np.abs(errors).max() > 0.9 else None),
+        Loop(draws=lambda rng, errors: rng.rand() if np.abs(errors).max() > 0.7 else None),
         Loop(draws=lambda rng, errors: rng.rand(len(errors))),
     ),
     "released": (
