@@ -122,7 +122,7 @@ def _options(asked: RanksAsked, file: RankFile, rule: str) -> dict[str, Any]:
         "rule": rule,
         "adjacency": asked.adjacency,
     }
-    if not RANK_RULES[rule].uses_lists and asked.every:
+    if not RANK_RULES[rule].may_abstain and asked.every:
         return given
     if asked.num_guesses is not None:
         given |= {"num_guesses": asked.num_guesses, "confidences": file.confidences}

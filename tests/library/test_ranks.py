@@ -336,6 +336,10 @@ def test_uniform_ranks_pass():
         ({"rule": "count", "list_size": 10}, "below num_candidates"),
         ({"rule": "count", "num_guesses": 2}, "there are 1 secrets"),
         ({"ranks": [1, 2], "num_guesses": 1}, "confidences must say"),
+        (
+            {"ranks": [1, 2], "num_guesses": 1, "confidences": [2.0, 1.0], "rule": "count"},
+            "this rule needs all",
+        ),
         ({"ranks": [1, 2], "num_guesses": 1, "confidences": [1.0]}, "1 confidences and 2"),
         ({"ranks": [1, 2], "list_size": [1, 2], "num_guesses": [1, 2, 2]}, "belong together"),
         ({"ranks": [1, 2], "adjacency": "add_remove"}, "substitute adjacency alone"),

@@ -129,8 +129,8 @@ def estimate_epsilon_from_ranks(
         list_size: a guess names so many of the likeliest candidates; for rules that count guesses.
             Fixed before the ranks are seen, as are the numbers of guesses. Several sizes share the
             significance, and the best bound counts.
-        num_guesses: secrets to guess, those with the highest confidences; by default all. One
-            number, or one for each list size.
+        num_guesses: secrets to guess, those with the highest confidences, for rules that allow any
+            dependence; by default all. One number, or one for each list size.
         confidences: shape (m,); how sure the attack is of each guess. They must not depend on which
             candidate is true. Only with num_guesses.
         adjacency: `substitute`, what the record says; or `add_remove` or `zero_out`, for rules
@@ -316,6 +316,12 @@ def _rounds(
         raise InputError(
             "this rule counts ranks, not guesses: list_size and num_guesses are for rules"
             f" {', '.join(name for name, one in RANK_RULES.items() if one.uses_lists)}"
+        )
+    if not entry.may_abstain and min(numbers) < len(ranks):
+        raise InputError(
+            f"num_guesses is {min(numbers)} of {len(ranks)} secrets, and this rule needs all: rules"
+            f" {', '.join(name for name, one in RANK_RULES.items() if one.may_abstain)} allow"
+            " a choice"
         )
     if max(sizes) >= num_candidates:
         raise InputError(f"list_size is {max(sizes)}; it must be below num_candidates")

@@ -35,7 +35,7 @@ class RankRule(Choice):
         MAHLOUJIFAR: how many of the guesses are right, from a trade-off curve; the secrets of a
             training may depend on one another in any way (after Mahloujifar et al., 2024).
         STEINKE: the same under (epsilon, delta)-DP (after Steinke et al., 2023).
-        COUNT: how many of the guesses are right, for independent secrets.
+        COUNT: how many of the guesses are right, for independent secrets, all of which are guessed.
         BITS: the sum of the exposures, log2(k / rank), for independent secrets.
     """
 
@@ -79,6 +79,8 @@ class RankRuleEntry:
         any_dependence: whether the secrets of a training may depend on one another in any way.
         uses_lists: whether guesses are lists of a size that was fixed beforehand. Otherwise the
             ranks themselves count.
+        may_abstain: whether secrets may be left out that the attack is unsure of. For independent
+            secrets, the law of right guesses is not known then.
         adjacencies: under which it holds.
         conversions: that it has.
         sentence: what it does, for a methods text.
@@ -89,6 +91,7 @@ class RankRuleEntry:
     assumption: str
     any_dependence: bool
     uses_lists: bool
+    may_abstain: bool = False
     adjacencies: tuple[Adjacency, ...] = tuple(Adjacency)
     conversions: tuple[Conversion, ...] = tuple(Conversion)
     sentence: str = ""
@@ -210,6 +213,7 @@ def _sum_of_largest_masses(guesses: int, chance: float) -> float:
 _ANY = "the secrets may depend on one another in any way"
 _INDEPENDENT = "what is seen of one secret says nothing about the others"
 _FIXED = "the size of the lists and the number of guesses were fixed before the ranks were seen"
+_FIXED_SIZE = "the size of the lists was fixed before the ranks were seen"
 
 RANK_RULES: dict[str, RankRuleEntry] = {
     RankRule.SINGLE: RankRuleEntry(
@@ -226,6 +230,7 @@ RANK_RULES: dict[str, RankRuleEntry] = {
         assumption=f"{_FIXED}; {_ANY}",
         any_dependence=True,
         uses_lists=True,
+        may_abstain=True,
         adjacencies=(Adjacency.SUBSTITUTE,),
         sentence="the number of secrets that are guessed, however they influence each other"
         " {mahloujifar}",
@@ -236,6 +241,7 @@ RANK_RULES: dict[str, RankRuleEntry] = {
         assumption=f"{_FIXED}; {_ANY}",
         any_dependence=True,
         uses_lists=True,
+        may_abstain=True,
         adjacencies=(Adjacency.SUBSTITUTE,),
         conversions=(Conversion.DIRECT,),
         sentence="the number of secrets that are guessed, however they influence each other"
@@ -244,7 +250,7 @@ RANK_RULES: dict[str, RankRuleEntry] = {
     RankRule.COUNT: RankRuleEntry(
         _count,
         proof=Proof.PROVEN_FOR_INDEPENDENT,
-        assumption=f"{_FIXED}; {_INDEPENDENT}",
+        assumption=f"{_FIXED_SIZE}; {_INDEPENDENT}",
         any_dependence=False,
         uses_lists=True,
         sentence="the number of secrets that are guessed, for independent secrets",
