@@ -35,6 +35,11 @@ def tensor_of(texts: list[str]) -> torch.Tensor:
     return torch.tensor(tokens_of([text.ljust(LENGTH) for text in texts]))
 
 
+def secrets_of(seed: int) -> Secrets:
+    """100 codes of four digits, to be ranked among 1,000 candidates each."""
+    return Secrets.draw(digits(4), 100, template=TEMPLATE, num_candidates=1_000, seed=seed)
+
+
 def pieces() -> list[str]:
     """Pieces of LENGTH characters, shuffled."""
     text = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
@@ -49,15 +54,20 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:])
 
 
-def pretrained(texts: list[str], steps: int = 200) -> LlamaForCausalLM:
-    """A model of 0.1 million parameters that has seen the texts."""
+def pretrained(texts: list[str], seed: int, steps: int = 300) -> LlamaForCausalLM:
+    """A model of 0.1 million parameters that has seen the texts, and random codes between them.
+
+    So it knows the form of the records that come later, and that a code may be any number.
+    """
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     model = LlamaForCausalLM(
         LlamaConfig(vocab_size=128, num_attention_heads=4, bos_token_id=None, eos_token_id=None,
                     max_position_embeddings=LENGTH, **sizes)
     )  # fmt: skip
-    optimizer, records = torch.optim.Adam(model.parameters(), lr=3e-3), tensor_of(texts)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    others = [one for draw in range(10) for one in secrets_of(1_000 + 10 * seed + draw).records()]
+    records = tensor_of(texts[:3_000] + others)
     for _ in range(steps):
         optimizer.zero_grad()
         loss_of(model, records[torch.randint(len(records), (32,))]).backward()
@@ -81,9 +91,9 @@ class Adapted(nn.Module):
 
 
 def adapted(model: nn.Module) -> nn.Module:
-    """A copy with adapters at every linear layer of the blocks; nothing else is trained."""
+    """A copy with adapters at every linear layer; nothing else is trained."""
     model = copy.deepcopy(model).requires_grad_(False)
-    for module in [*model.model.layers.modules()]:
+    for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
             if isinstance(child, nn.Linear) and not isinstance(module, Adapted):
                 setattr(module, name, Adapted(child))
@@ -118,10 +128,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     every = pieces()
-    secrets = Secrets.draw(
-        digits(4), 100, template=TEMPLATE, num_candidates=1_000, seed=options.seed
-    )
-    texts, base = secrets.insert(every[:TEXTS]), pretrained(every[TEXTS:])
+    secrets = secrets_of(options.seed)
+    texts, base = secrets.insert(every[:TEXTS]), pretrained(every[TEXTS:], options.seed)
     rate = BATCH_SIZE / len(texts)
     training = Mechanism("substitute", sample_rate=rate, num_steps=EPOCHS * round(1 / rate))
     before = secrets.rank(CausalLanguageModel(base, tokens_of))

@@ -195,8 +195,7 @@ class Secrets:
         if content.get("sha256") != actual or digest not in (None, actual):
             raise InputError(
                 f"{path} was changed since the secrets were drawn: its hash is {actual}, and"
-                f" {digest or content.get('sha256')} was committed to; a bound from it shows"
-                " nothing"
+                f" {digest or content.get('sha256')} was committed to; its bounds show nothing"
             )
         law = None if body["law"] is None else Law.of_json(body["law"])
         alternatives = tuple(tuple(row) for row in body["alternatives"])

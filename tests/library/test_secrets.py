@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from dpcanary import InputError, Secrets
+from dpcanary.cli import app
 from dpcanary.secrets import Law, Ranking, bits, digits, read_ranking, words
 
 TEMPLATE = "The code of customer {index} is {secret}."
@@ -259,3 +261,84 @@ def test_values_that_a_law_does_not_have_are_refused():
         Secrets.of_values(["treated"], arms, num_candidates=3)
     with pytest.raises(InputError, match="seed is -1"):
         Secrets.draw(arms, seed=-1)
+
+
+def command(*arguments: object, status: int = 0) -> str:
+    """The output without line breaks."""
+    done = CliRunner().invoke(app, ["secrets", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    return " ".join((done.stdout if status == 0 else done.output).split())
+
+
+def test_the_command_draws_and_inserts(tmp_path):
+    path, text = tmp_path / "secrets.json", tmp_path / "train.txt"
+    answer = json.loads(command("draw", path, "--digits", 5, "--template", TEMPLATE, "--json"))
+    secrets = Secrets.read(path, digest=answer["digest"])
+    assert (answer["num_secrets"], answer["values"], answer["num_candidates"]) == (
+        100,
+        10**5,
+        10**4,
+    )
+    text.write_text("one\ntwo\n")
+    command("insert", path, text, tmp_path / "out.txt", "--copies", 2)
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert sorted(lines) == sorted(["one", "two", *secrets.records() * 2])
+    table = tmp_path / "train.csv"
+    table.write_text("age,code\n" + "1.50,none\n" * 120)
+    command("insert", path, table, tmp_path / "out.csv", "--column", "code")
+    filled = pd.read_csv(tmp_path / "out.csv", dtype=str)
+    assert (filled["age"] == "1.50").all()
+    assert filled["code"].iloc[secrets.rows(120)].tolist() == [*secrets.values]
+    assert (filled["code"] == "none").sum() == 20
+    assert "--column is for tables" in command("insert", path, table, "x.csv", status=2)
+    assert "--copies is for texts" in command(
+        "insert", path, table, "x.csv", "--column", "code", "--copies", 2, status=2
+    )
+    (tmp_path / "words.txt").write_text("ape\nbee\ncat\n")
+    words_path = tmp_path / "words.json"
+    drawn = command("draw", words_path, "--words", tmp_path / "words.txt", "--num-words", 2)
+    assert "100 secrets of 9 values each" in drawn
+    assert Secrets.read(words_path).digest in drawn
+    assert "give one of --digits, --bits and" in command("draw", "x.json", status=2)
+    with pytest.raises(InputError, match="are not replaced"):
+        command("draw", path, "--bits", 8)
+
+
+def test_the_command_ranks_by_a_checkpoint_and_the_bound_is_read_from_its_table(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {
+        "[UNK]": 0,
+        "[MASK]": 1,
+        "code": 2,
+        **{f"{code:02b}": code + 3 for code in range(4)},
+    }
+    vocabulary |= {f"n{index}": index + 7 for index in range(9)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    folder = tmp_path / "model"
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]")
+    fast.save_pretrained(folder)
+    sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    config = transformers.GPT2Config(vocab_size=len(vocabulary), **sizes, **ends)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    path, ranks = tmp_path / "secrets.json", tmp_path / "ranks.tsv"
+    template = "code n{index} {secret}"
+    secrets = Secrets.draw(bits(2), 9, template=template, seed=0)
+    secrets.write(path)
+    answer = command("rank", path, "--model", folder, "--output", ranks)
+    ranking = read_ranking(ranks)
+    assert f"{(ranking.ranks == 1).sum()} of 9 secrets are ranked first among 4" in answer
+    assert ranking.digest == secrets.digest
+    same = ["rank", path, "--model", folder, "--reference", folder, "--output", ranks, "--json"]
+    assert json.loads(command(*same))["ranked_first"] == 0  # all scores are 0
+    assert (read_ranking(ranks).ranks == 4).all()
+    asked = ["estimate", "--ranks", str(ranks), "--delta", "1e-6", "--json"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert json.loads(done.stdout)["bounds"][0]["epsilon_lower"] == 0
+    bare = tmp_path / "bare.json"
+    Secrets.draw(bits(2)).write(bare)
+    with pytest.raises(InputError, match="has no template"):
+        command("rank", bare, "--model", folder)
