@@ -323,20 +323,20 @@ def calibrate(
     """
     if max_guess is not None:
         if epsilon is not None or adjacency is not None:
-            raise InputError("--max-guess is in place of --epsilon and --adjacency")
+            raise typer.BadParameter("--max-guess is in place of --epsilon and --adjacency")
         if values is None:
-            raise InputError("--max-guess: give --values, of which the secret has one")
+            raise typer.BadParameter("--max-guess: give --values, of which the secret has one")
         if sampling == "shuffled":
-            raise InputError("--max-guess: noise is calibrated to it for Poisson sampling alone")
+            raise typer.BadParameter("--max-guess: noise is calibrated to it for Poisson sampling alone")
         refuse_drop_last(drop_last)
         mechanism = mechanism_of(sample_rate, batch_size, num_records, num_steps, epochs)
         warn_of_large_delta(delta, num_records)
         _calibrate_guess(mechanism, max_guess, values, group_size, delta, as_json)
         return
     if values is not None or group_size > 1:
-        raise InputError("--values and --group-size go with --max-guess")
+        raise typer.BadParameter("--values and --group-size go with --max-guess")
     if epsilon is None or adjacency is None:
-        raise InputError("give --epsilon and --adjacency, or --max-guess and --values")
+        raise typer.BadParameter("give --epsilon and --adjacency, or --max-guess and --values")
     if sampling == "shuffled":
         shuffled, rate = shuffled_mechanism_of(
             sample_rate, batch_size, num_records, num_steps, epochs,
