@@ -176,11 +176,11 @@ def account(
         )
     _print_meaning(meaning)
     if last_model:
-        values = [f"{value:.2f} ({ADJACENCIES[name]})" for name, value in heuristic.items()]
+        parts = [f"{value:.2f} ({ADJACENCIES[name]})" for name, value in heuristic.items()]
         print()
         print_text(
             "A heuristic, which is no bound, for a training that releases its last model alone: if"
-            f" losses were linear, epsilon would be {' and '.join(values)}. Some losses reveal"
+            f" losses were linear, epsilon would be {' and '.join(parts)}. Some losses reveal"
             " more."
         )
 
@@ -335,8 +335,10 @@ def calibrate(
         return
     if values is not None or group_size > 1:
         raise InputError("--values and --group-size go with --max-guess")
-    if epsilon is None or adjacency is None:
-        raise InputError("give --epsilon and --adjacency, or --max-guess and --values")
+    if epsilon is None:
+        raise typer.BadParameter("give --epsilon and --adjacency, or --max-guess and --values")
+    if adjacency is None:
+        raise typer.BadParameter("Missing option '--adjacency'")
     if sampling == "shuffled":
         shuffled, rate = shuffled_mechanism_of(
             sample_rate, batch_size, num_records, num_steps, epochs,

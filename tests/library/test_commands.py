@@ -488,8 +488,7 @@ def test_noise_is_calibrated_to_the_chance_to_guess():
             printed(*asked, *more)
     with pytest.raises(InputError, match="give --values"):
         printed("calibrate", *TRAINING, "--max-guess", "0.3")
-    with pytest.raises(InputError, match="give --epsilon and --adjacency"):
-        printed("calibrate", *TRAINING)
+    assert "give --epsilon and --adjacency" in refused("calibrate", *TRAINING)
 
 
 def test_a_statement_says_what_its_epsilons_mean():
