@@ -327,7 +327,9 @@ def calibrate(
         if values is None:
             raise typer.BadParameter("--max-guess: give --values, of which the secret has one")
         if sampling == "shuffled":
-            raise typer.BadParameter("--max-guess: noise is calibrated to it for Poisson sampling alone")
+            raise typer.BadParameter(
+                "--max-guess: noise is calibrated to it for Poisson sampling alone"
+            )
         refuse_drop_last(drop_last)
         mechanism = mechanism_of(sample_rate, batch_size, num_records, num_steps, epochs)
         warn_of_large_delta(delta, num_records)
@@ -335,8 +337,10 @@ def calibrate(
         return
     if values is not None or group_size > 1:
         raise typer.BadParameter("--values and --group-size go with --max-guess")
-    if epsilon is None or adjacency is None:
+    if epsilon is None:
         raise typer.BadParameter("give --epsilon and --adjacency, or --max-guess and --values")
+    if adjacency is None:
+        raise typer.BadParameter("Missing option '--adjacency'")
     if sampling == "shuffled":
         shuffled, rate = shuffled_mechanism_of(
             sample_rate, batch_size, num_records, num_steps, epochs,

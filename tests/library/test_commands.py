@@ -165,7 +165,7 @@ def test_shuffled_batches_are_accounted_by_passes(training, batches, steps, pass
 --drop-last --sample-rate .1 --epochs 1 => --drop-last is for --sampling shuffled
 --sampling shuffled --sample-rate .1 --epochs 1 --drop-last => --drop-last needs --batch-size and
 --sampling shuffled --batch-size 2.5 --num-records 9 --epochs 1 => 2.5 must be a whole number with
---sample-rate 0.25 --num-steps 50 => give --epsilon and --adjacency, or --max-guess and
+--sample-rate 0.25 --num-steps 50 => Missing option '--adjacency'
 """.strip().splitlines()
     ],
 )
@@ -486,6 +486,7 @@ def test_noise_is_calibrated_to_the_chance_to_guess():
     ):
         assert words in refused(*asked, *more)
     assert "give --values" in refused("calibrate", *TRAINING, "--max-guess", "0.3")
+    assert "give --epsilon and --adjacency" in refused("calibrate", *TRAINING)
 
 
 def test_a_statement_says_what_its_epsilons_mean():

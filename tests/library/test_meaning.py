@@ -1,5 +1,6 @@
 """What epsilon means: limits of attacks by exact curves, against closed forms and oracles."""
 
+import re
 from math import exp, inf
 
 import numpy as np
@@ -27,6 +28,7 @@ from dpcanary.accounting.curve import GaussianCurve
 from dpcanary.accounting.groups import curves_of_group
 from dpcanary.accounting.meaning import EpsilonCurve
 from dpcanary.estimation import shown_success
+from dpcanary.reports.headline import Headline, meaning_in_words
 
 FULL = Mechanism("substitute", sample_rate=1.0, num_steps=100, noise_multiplier=10.0)
 SAMPLED = Mechanism("substitute", sample_rate=0.01, num_steps=2000, noise_multiplier=0.9)
@@ -258,6 +260,27 @@ def test_without_an_exact_curve_the_epsilons_alone_count(capsys, monkeypatch):
     monkeypatch.setattr(trade_off, "trade_off_curve", refuses)
     assert account_by_adjacency(SAMPLED.after(10), delta=1e-4).meaning().is_exact is False
     assert "by the epsilons alone: no trade-off curve" in capsys.readouterr().err
+
+
+def test_the_first_screen_of_a_report_says_what_epsilon_means():
+    sentence = meaning_in_words(FULL.meaning())
+    limit = 100 * FULL.meaning().guesses[10]
+    [shown] = re.findall(r"one of 10 equally likely values.* at most ([\d.]+) % by any", sentence)
+    assert 0 <= float(shown) - limit <= 0.1
+    assert meaning_in_words(None) == ""
+    headline = Headline(
+        training="DP-SGD.",
+        attack="100 models",
+        adjacency="substitute",
+        delta=1e-5,
+        significance=0.05,
+        shown=3.0,
+        assumption="none",
+        substitute=10.0,
+        add_remove=4.4,
+        meaning=sentence,
+    )
+    assert headline.answer[2] == sentence
 
 
 def test_shown_success_holds_jointly_and_is_near_the_truth():
