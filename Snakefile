@@ -11,7 +11,7 @@ min_version("9.10")
 report: "report/workflow.rst"
 
 
-from dpcanary.results_lock import BY_COMMAND, hold_lock
+from dpcanary.experiment.results_lock import BY_COMMAND, hold_lock
 from dpcanary.workflow.endings import end_with_command, print_failure, print_success
 
 if workflow.is_main_process:

@@ -9,9 +9,9 @@ import argparse
 import numpy as np
 
 from dpcanary.estimation.anytime import EProcess, lines_of_family
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.families import GDP
+from dpcanary.estimation.null_distributions.null_tables import calibrated_bound
+from dpcanary.estimation.null_distributions.statistics import observed_statistics, scan_terms
 
 MUS = (1.0, 3.0, 6.0)
 NUM_RUNS = (200, 1_000, 5_000)

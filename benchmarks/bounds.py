@@ -20,11 +20,15 @@ from tqdm import tqdm
 
 from benchmarks.score_laws import DELTA, Law, laws
 from dpcanary.estimation import Conversion, ThresholdRule
-from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table
 from dpcanary.estimation.families import Family, family_of
-from dpcanary.estimation.rules import RULES
+from dpcanary.estimation.null_distributions.null_tables import calibrated_bound, null_table
+from dpcanary.estimation.null_distributions.statistics import (
+    NullTable,
+    observed_statistics,
+    scan_terms,
+)
+from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.estimation.threshold_rules import Problem, bounded
 
 SIGNIFICANCE = 0.05

@@ -30,8 +30,8 @@ from benchmarks import (
 )
 from benchmarks.loops import Loop
 from benchmarks.planted import markdown_table
+from dpcanary.core.printing import print_table
 from dpcanary.own_training import MechanismCheck
-from dpcanary.printing import print_table
 
 WRONG = (
     *loops.WRONG,

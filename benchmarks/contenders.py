@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import Records
 from dpcanary.training import DPSGD, GradientCanary, Optimizer, Sampling, train_ensemble
-from dpcanary.training.kernels.linear import tanh
+from dpcanary.training.kernels.linear_kernel import tanh
 from dpcanary.training.models import convnet
 from dpcanary.training.noise import Noise
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 NOISE_MULTIPLIER, MAX_GRAD_NORM, LEARNING_RATE = 5.0, 2.0, 0.01
 # A product of matrices of this side is as fast as any; numbers of tanh fit in the first cache.

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+from dpcanary.costs.cost_report import probed_costs, timed_on, wall_seconds
 from dpcanary.costs.jobs import JobList
-from dpcanary.costs.report import probed_costs, timed_on, wall_seconds
-from dpcanary.settings.parsing import parse_experiment, read_config
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
 
 ROOT = Path(__file__).parents[1]
 # Stands in front of the real python on the path, and records the time of each program.

@@ -6,8 +6,8 @@ docs/results/digests.json has, for each table that a simulation made, the comman
 modules that decide its numbers (patterns of paths), and the digest that their code had then. A test
 fails when the digest changes: run the command, compare or replace the table, and record the digest
 by `--write`. Not all that a module imports counts, as it does for jobs
-(`dpcanary.workflow.code.digest_of_code`): a table that takes an hour must not be computed again for
-another message of an error. So comments, docstrings and empty lines do not count either.
+(`dpcanary.workflow.code_digests.digest_of_code`): a table that takes an hour must not be computed
+again for another message of an error. So comments, docstrings and empty lines do not count either.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dpcanary.files import read_json, sha256_of_text, write_text
+from dpcanary.core.files import read_json, sha256_of_text, write_text
 
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "docs/results/digests.json"

@@ -19,13 +19,13 @@ from scipy.stats import beta, norm
 
 from dpcanary import estimate_epsilon
 from dpcanary.estimation import ThresholdRule
-from dpcanary.estimation.calibration.statistics import scan_terms
-from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
     compute_local_level,
     simultaneous_local_level,
 )
+from dpcanary.estimation.null_distributions.null_tables import null_table
+from dpcanary.estimation.null_distributions.statistics import scan_terms
 
 PER_WORLD = 25_000
 LEVEL_SIZES = (1_250, 25_000)

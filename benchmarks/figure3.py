@@ -14,8 +14,8 @@ from torch import nn
 
 from benchmarks.contenders import synchronise
 from dpcanary import Records
-from dpcanary.devices import chosen_device
-from dpcanary.program import progress
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.program_messages import progress
 from dpcanary.training import DPSGD, GradientCanary, InputCanary, train_ensemble
 
 SAMPLE_RATES = {1.0: 22.370, 0.25: 5.574, 0.0625: 1.4}  # noise near substitute epsilon 10

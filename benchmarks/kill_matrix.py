@@ -49,8 +49,8 @@ from benchmarks.planted import (
     read_list,
     with_block,
 )
-from dpcanary.files import write_text
-from dpcanary.printing import print_table
+from dpcanary.core.files import write_text
+from dpcanary.core.printing import print_table
 
 KEPT = ROOT / "benchmarks/results/kill_matrix"
 PAGE = ROOT / "docs/reliability.md"

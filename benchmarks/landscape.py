@@ -11,12 +11,12 @@ from itertools import product
 from time import perf_counter
 
 from dpcanary import estimate_epsilon
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import DrawingStage, LandscapeShape
 from dpcanary.adversaries.drawing import Drawing
 from dpcanary.adversaries.landscape_law import exact_curves
 from dpcanary.adversaries.loss_landscape import draw_positions
-from dpcanary.adversaries.settings import DrawingStage, LandscapeShape
-from dpcanary.program import progress
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.program_messages import progress
 
 SIGMAS, BATCH_SIZES = range(1, 9), (1, 2, 4, 8, 16)
 STEPS, REPEATS, RUNS, DELTA = tuple(range(1, 26)), 5, 5000, 1e-5

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from dpcanary.adversaries.adversary_settings import LandscapeShape
 from dpcanary.adversaries.landscape_law import curves_of, exact_law
 from dpcanary.adversaries.loss_landscape import Landscape, Process, two_levels
-from dpcanary.adversaries.settings import LandscapeShape
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.program import progress
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.program_messages import progress
 
 Array = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.neighbour_trainings import RIGHT, WRONG, Training, records
+from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
 from dpcanary.errors import InputError
-from dpcanary.neighbours.check import NeighboursCheck, check_neighbours
 
 PAGE = Path(__file__).parents[1] / "docs/neighbours_score.md"
 BLIND = "benchmarks.blind_neighbour_trainings"

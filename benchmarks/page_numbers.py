@@ -41,10 +41,10 @@ from dpcanary.accounting import (
     gdp_epsilon,
 )
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.files import read_json, write_text
 from dpcanary.estimation import epsilon_of_guesses, expected_bound
-from dpcanary.estimation.one_run.slots import Guesses
-from dpcanary.files import read_json, write_text
+from dpcanary.estimation.one_run.slot_guesses import Guesses
 
 DOCS = published.DOCS
 _COMMENTS = re.compile(

@@ -33,11 +33,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
+from dpcanary.core.files import read_json, write_text
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.tsv_tables import write_table
 from dpcanary.figures import style
-from dpcanary.files import read_json, write_text
-from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import read_scores
-from dpcanary.tables import write_table
 
 ROOT = Path(__file__).parents[1]
 ADAPTERS = ROOT / "benchmarks/peer_adapters.py"

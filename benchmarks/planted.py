@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from dpcanary.printing import print_table
+from dpcanary.core.printing import print_table
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("planted.json")

@@ -15,12 +15,19 @@ from time import perf_counter
 
 import numpy as np
 
-from dpcanary.canaries import CanarySet, write_canaries
-from dpcanary.observations import Shard, hashes_of, parity, shard_header, shard_path, write_shard
-from dpcanary.program import progress
+from dpcanary.core.program_messages import progress
+from dpcanary.data.canaries import CanarySet, write_canaries
+from dpcanary.data.observations import (
+    Shard,
+    hashes_of,
+    parity,
+    shard_header,
+    shard_path,
+    write_shard,
+)
+from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.scoring.pooling import pool_scores
-from dpcanary.scoring.settings import ScoringStage
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.scoring.scoring_settings import ScoringStage
 from dpcanary.training import InputCanary
 
 RUNS_PER_SHARD, NUM_STEPS, NUM_CLASSES = 100, 20, 10

@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from dpcanary.files import write_text
-from dpcanary.settings.experiment import read_experiment
-from dpcanary.tables import read_table, write_table
+from dpcanary.core.files import write_text
+from dpcanary.core.tsv_tables import read_table, write_table
+from dpcanary.experiment.experiment_config import read_experiment
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results/published"

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import yaml
 
-from dpcanary.installation import SNAKEFILE
-from dpcanary.printing import print_table
+from dpcanary.core.installation import SNAKEFILE
+from dpcanary.core.printing import print_table
 
 CLUSTER = Path(__file__).parents[1] / "profiles/slurm"
 SHARED = {"sample_rate": 0.25, "num_steps": 500, "target_epsilon": 10.0}

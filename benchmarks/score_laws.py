@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from dpcanary.accounting.exact_trade_off import trade_off_curve
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.trade_off import trade_off_curve
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.estimation import Conversion
-from dpcanary.gdp import gdp_epsilon
 
 Scores = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Scores, Scores]]

@@ -9,10 +9,10 @@ import argparse
 from math import isfinite
 
 from dpcanary.accounting import ShuffledMechanism, account_shuffled, simulate_epsilon
-from dpcanary.adjacency import ADJACENCIES, Adjacency
+from dpcanary.adversaries.adversary_settings import DrawingStage, OtherRecords
 from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.settings import DrawingStage, OtherRecords
 from dpcanary.adversaries.worst_case import draw_worst_case
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 
 DELTA = 1e-5
 # Batches in a pass, passes, and noise multipliers.

@@ -24,7 +24,7 @@ from benchmarks.contenders import (
     small_floor,
     synchronise,
 )
-from dpcanary.devices import chosen_device
+from dpcanary.core.devices import chosen_device
 
 # Wall and processor time.
 Times = dict[str, list[tuple[float, float]]]

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from dpcanary import Adjacency, Mechanism, account_by_adjacency, estimate_epsilon
-from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
+from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.opacus import watch
 from dpcanary.watching.recorder import Recorder, StepTold
 

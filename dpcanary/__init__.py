@@ -28,7 +28,7 @@ modules that it uses.
 
 from typing import TYPE_CHECKING
 
-from dpcanary.namespaces import namespace
+from dpcanary.core.public_names import namespace
 from dpcanary.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from dpcanary.accounting import account_epsilon as account_epsilon
     from dpcanary.accounting import calibrate_noise as calibrate_noise
     from dpcanary.accounting import epsilons_of as epsilons_of
-    from dpcanary.audits.audit import audit as audit
-    from dpcanary.audits.results import AuditResults as AuditResults
+    from dpcanary.audits.audit_results import AuditResults as AuditResults
+    from dpcanary.audits.own_audit import audit as audit
     from dpcanary.errors import AccountingError as AccountingError
     from dpcanary.errors import InputError as InputError
     from dpcanary.estimation import assess_claim as assess_claim

@@ -12,8 +12,8 @@ from dpcanary.commands.plan import plan
 from dpcanary.commands.results import crate, release, report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.commands.secrets import secrets
+from dpcanary.core.installation import published_names
 from dpcanary.errors import explained
-from dpcanary.installation import published_names
 
 app = typer.Typer(
     name="dpcanary",

@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from dpcanary.extras import lacking, package_lacked
+from dpcanary.core.optional_packages import lacking, package_lacked
 
 # Of writing to an open file, which they do not name.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

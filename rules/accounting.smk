@@ -1,7 +1,7 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
-from dpcanary.accounting.noise import CALIBRATION, NoiseStage
-from dpcanary.accounting.settings import AccountingStage
+from dpcanary.accounting.audit_noise import CALIBRATION, NoiseStage
+from dpcanary.accounting.accounting_settings import AccountingStage
 
 
 # Seconds each: not worth a place in a cluster's queue.

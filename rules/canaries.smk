@@ -1,7 +1,7 @@
 """What canaries are made from (reference models, optimised canaries), and the canaries."""
 
-from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
-from dpcanary.training.settings import ReferenceStage
+from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientStage
+from dpcanary.training.training_settings import ReferenceStage
 
 
 rule train_reference:

@@ -6,20 +6,20 @@ import os
 import re
 import shutil
 
-from dpcanary.checks import large_delta
+from dpcanary.core.argument_checks import large_delta
 from dpcanary.errors import InputError
-from dpcanary.installation import IS_CLONE, LIBRARY
-from dpcanary.settings.data_files import DataFiles
-from dpcanary.settings.parsing import read_config
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import Products
-from dpcanary.workflow.audits import AuditRules
-from dpcanary.workflow.code import check_functions, digest_of_code
-from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.audits import files_in, option, options_of, with_known_signature
-from dpcanary.workflow.python import JobServer, path_of_python, paths_of_code
-from dpcanary.workflow.released import ReleaseRules
-from dpcanary.workflow.sources import SourceRules
+from dpcanary.core.installation import IS_CLONE, LIBRARY
+from dpcanary.experiment.data_files import DataFiles
+from dpcanary.experiment.config_parsing import read_config
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.products import Products
+from dpcanary.workflow.audit_files import AuditRules
+from dpcanary.workflow.code_digests import check_functions, digest_of_code
+from dpcanary.workflow.figure_files import FigureRules
+from dpcanary.workflow.audit_files import files_in, option, options_of, with_known_signature
+from dpcanary.workflow.job_python import JobServer, path_of_python, paths_of_code
+from dpcanary.workflow.release_files import ReleaseRules
+from dpcanary.workflow.record_files import SourceRules
 from snakemake.exceptions import WorkflowError
 
 # Thousands of jobs are millions of objects that live to the end: looking for garbage among them

@@ -1,9 +1,9 @@
 """Datasets: downloaded, encoded, and split into private, auxiliary and test records."""
 
-from dpcanary.datasets.settings import DatasetStage
-from dpcanary.encoders.settings import FeaturesStage
-from dpcanary.settings.data_files import DOWNLOADS
-from dpcanary.workflow.sources import ENCODERS, FEATURES, LOCK
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.encoder_settings import FeaturesStage
+from dpcanary.experiment.data_files import DOWNLOADS
+from dpcanary.workflow.record_files import ENCODERS, FEATURES, LOCK
 
 
 # The nodes of a cluster often have no network.

@@ -1,7 +1,7 @@
 """From shards to scores, from scores to bounds, and all bounds in one table."""
 
-from dpcanary.estimation.settings import EstimationStage
-from dpcanary.scoring.settings import ScoringStage
+from dpcanary.estimation.estimation_settings import EstimationStage
+from dpcanary.scoring.scoring_settings import ScoringStage
 
 
 # Seconds each: not worth a place in a cluster's queue.

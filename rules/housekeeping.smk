@@ -2,8 +2,8 @@
 
 import json
 
-from dpcanary.files import write_text
-from dpcanary.settings.experiment import table_of_audits
+from dpcanary.core.files import write_text
+from dpcanary.experiment.experiment_config import table_of_audits
 
 
 localrules:

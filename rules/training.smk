@@ -1,8 +1,8 @@
 """Pretrained models, and the runs: shards of models trained in lockstep, or drawn from a process."""
 
-from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.training.settings import PretrainingStage
-from dpcanary.training.settings import TrainingStage
+from dpcanary.adversaries.adversary_settings import DrawingStage
+from dpcanary.training.training_settings import PretrainingStage
+from dpcanary.training.training_settings import TrainingStage
 
 
 rule pretrain:

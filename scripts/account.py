@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from dpcanary.accounting.overview import profile, upper_bounds
-from dpcanary.accounting.settings import AccountingStage
-from dpcanary.program import parsed, run, stage_parser
-from dpcanary.sealed import read_number
-from dpcanary.tables import write_table
+from dpcanary.accounting.accounted_overview import profile, upper_bounds
+from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.core.sealed_tables import read_number
+from dpcanary.core.tsv_tables import write_table
 
 
 def main(argv: Sequence[str]) -> None:

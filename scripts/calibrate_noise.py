@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dpcanary.accounting.noise import NoiseStage, noise_of
-from dpcanary.program import parsed, run, stage_parser
-from dpcanary.sealed import write_sealed_object
+from dpcanary.accounting.audit_noise import NoiseStage, noise_of
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.core.sealed_tables import write_sealed_object
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from dpcanary.accounting.accounting_settings import ComparisonStage
 from dpcanary.accounting.comparison import compare_adjacencies
-from dpcanary.accounting.settings import ComparisonStage
-from dpcanary.program import parsed, run, stage_parser
-from dpcanary.tables import write_table
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.core.tsv_tables import write_table
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
+from dpcanary.adversaries.adversary_settings import CraftingStage
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
-from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.canaries import read_canaries, write_canaries
-from dpcanary.devices import chosen_device
-from dpcanary.program import parsed, progress, run, stage_parser
-from dpcanary.records import read_split
-from dpcanary.sealed import read_number
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.program_messages import parsed, progress, run, stage_parser
+from dpcanary.core.sealed_tables import read_number
+from dpcanary.data.canaries import read_canaries, write_canaries
+from dpcanary.data.records import read_split
 from dpcanary.training.pretraining import read_pretrained
-from dpcanary.training.simulation import read_reference
+from dpcanary.training.simulated_trainings import read_reference
 
 
 def main(argv: Sequence[str]) -> None:

@@ -5,9 +5,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.encoders.folders import find_encoder
-from dpcanary.files import write_text
-from dpcanary.program import run
+from dpcanary.core.files import write_text
+from dpcanary.core.program_messages import run
+from dpcanary.data.encoder_folders import find_encoder
 
 
 def main(argv: Sequence[str]) -> None:

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.datasets.catalogue import entry_of, read_catalogue
-from dpcanary.datasets.download import fetch
-from dpcanary.program import progress, run
+from dpcanary.core.program_messages import progress, run
+from dpcanary.data.dataset_catalogue import entry_of, read_catalogue
+from dpcanary.data.downloads import fetch
 
 
 def main(argv: Sequence[str]) -> None:

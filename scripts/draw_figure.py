@@ -5,9 +5,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.core.plugins import function_named
+from dpcanary.core.program_messages import parsed, run
 from dpcanary.figures.storage import FILES, READ, write_figure
-from dpcanary.plugins import function_named
-from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from dpcanary.adversaries.adversary_settings import DrawingStage
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.observations import write_shard
-from dpcanary.program import parsed, run, stage_parser
-from dpcanary.sealed import read_number
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.core.sealed_tables import read_number
+from dpcanary.data.observations import write_shard
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from dpcanary.estimation.settings import EstimationStage
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.core.tsv_tables import write_table
+from dpcanary.estimation.estimation_settings import EstimationStage
 from dpcanary.estimation.table import estimates_by_runs, estimates_table
-from dpcanary.program import parsed, run, stage_parser
 from dpcanary.scoring.score_file import read_scores
-from dpcanary.tables import write_table
 
 
 def main(argv: Sequence[str]) -> None:

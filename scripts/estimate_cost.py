@@ -5,10 +5,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.core.program_messages import run
+from dpcanary.costs.cost_report import notes_of, probed_costs, text_of, timed_on
 from dpcanary.costs.jobs import JobList
-from dpcanary.costs.report import notes_of, probed_costs, text_of, timed_on
-from dpcanary.program import run
-from dpcanary.settings.experiment import read_experiment
+from dpcanary.experiment.experiment_config import read_experiment
 
 
 def main(argv: Sequence[str]) -> None:

@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.datasets.sources import load_records
-from dpcanary.devices import chosen_device
-from dpcanary.encoders.extraction import encode_source, load_encoder, write_features
-from dpcanary.encoders.folders import find_encoder
-from dpcanary.encoders.settings import FeaturesStage
-from dpcanary.files import read_json
-from dpcanary.program import parsed, progress, run, stage_parser
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.files import read_json
+from dpcanary.core.program_messages import parsed, progress, run, stage_parser
+from dpcanary.data.encoder_extraction import encode_source, load_encoder, write_features
+from dpcanary.data.encoder_folders import find_encoder
+from dpcanary.data.encoder_settings import FeaturesStage
+from dpcanary.data.sources import load_records
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from dpcanary.adversaries.adversary_settings import MetagradientStage
 from dpcanary.adversaries.metagradient import optimised_canaries
-from dpcanary.adversaries.settings import MetagradientStage
-from dpcanary.canaries import write_canaries
-from dpcanary.devices import chosen_device
-from dpcanary.program import parsed, progress, run, stage_parser
-from dpcanary.records import read_split
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.program_messages import parsed, progress, run, stage_parser
+from dpcanary.data.canaries import write_canaries
+from dpcanary.data.records import read_split
 
 
 def main(argv: Sequence[str]) -> None:

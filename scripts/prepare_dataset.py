@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.datasets.settings import DatasetStage
-from dpcanary.datasets.sources import load_records
-from dpcanary.datasets.splitting import split_records
-from dpcanary.program import parsed, run, stage_parser
-from dpcanary.records import write_split
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.records import write_split
+from dpcanary.data.sources import load_records
+from dpcanary.data.splitting import split_records
 
 
 def main(argv: Sequence[str]) -> None:

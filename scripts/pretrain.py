@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from dpcanary.devices import chosen_device
-from dpcanary.program import parsed, progress, run, stage_parser
-from dpcanary.records import read_split
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.program_messages import parsed, progress, run, stage_parser
+from dpcanary.data.records import read_split
 from dpcanary.training.pretraining import pretrain, public_records, write_pretrained
-from dpcanary.training.settings import PretrainingStage
+from dpcanary.training.training_settings import PretrainingStage
 
 
 def main(argv: Sequence[str]) -> None:

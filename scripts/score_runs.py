@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from dpcanary.observations import shard_path
-from dpcanary.program import parsed, run, stage_parser
+from dpcanary.core.program_messages import parsed, run, stage_parser
+from dpcanary.data.observations import shard_path
 from dpcanary.scoring.pooling import pool_scores
 from dpcanary.scoring.score_file import write_scores
-from dpcanary.scoring.settings import ScoringStage
+from dpcanary.scoring.scoring_settings import ScoringStage
 
 _NAMES = ("audit", "canary", "score")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from dpcanary.files import read_json
-from dpcanary.program import parsed, run
-from dpcanary.provenance import as_json, check_origin, origin_of
-from dpcanary.summary import summary_rows
-from dpcanary.tables import read_table, write_table
+from dpcanary.core.files import read_json
+from dpcanary.core.program_messages import parsed, run
+from dpcanary.core.provenance import as_json, check_origin, origin_of
+from dpcanary.core.tsv_tables import read_table, write_table
+from dpcanary.experiment.summary import summary_rows
 
 _TABLES = ("estimates", "accounting")
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from dpcanary.devices import chosen_device
-from dpcanary.program import parsed, progress, run, stage_parser
-from dpcanary.records import read_split
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.program_messages import parsed, progress, run, stage_parser
+from dpcanary.data.records import read_split
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import read_pretrained
-from dpcanary.training.settings import ReferenceStage
-from dpcanary.training.simulation import train_reference, write_reference
+from dpcanary.training.simulated_trainings import train_reference, write_reference
+from dpcanary.training.training_settings import ReferenceStage
 
 
 def main(argv: Sequence[str]) -> None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from dpcanary.canaries import read_canaries
-from dpcanary.devices import chosen_device
-from dpcanary.observations import hashes_of, write_shard
-from dpcanary.program import parsed, progress, run, stage_parser
-from dpcanary.records import read_split
-from dpcanary.sealed import read_number
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.program_messages import parsed, progress, run, stage_parser
+from dpcanary.core.sealed_tables import read_number
+from dpcanary.data.canaries import read_canaries
+from dpcanary.data.observations import hashes_of, write_shard
+from dpcanary.data.records import read_split
 from dpcanary.training.pretraining import read_pretrained
-from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
+from dpcanary.training.training_settings import TrainingStage
 
 
 def main(argv: Sequence[str]) -> None:

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.program import parsed, run
-from dpcanary.released import open_release
+from dpcanary.core.program_messages import parsed, run
+from dpcanary.experiment.release import open_release
 
 
 def main(argv: Sequence[str]) -> None:

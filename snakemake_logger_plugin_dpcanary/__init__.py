@@ -18,8 +18,8 @@ from types import FrameType
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpcanary.program import INTERRUPTED
-from dpcanary.workflow.progress import WorkflowProgress, fraction_done, make_display
+from dpcanary.core.program_messages import INTERRUPTED
+from dpcanary.workflow.run_progress import WorkflowProgress, fraction_done, make_display
 
 # What Snakemake tells of its own affairs.
 _SILENT = {

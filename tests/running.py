@@ -24,7 +24,7 @@ import yaml
 from filelock import FileLock
 from forks import printed_by_fork
 
-from dpcanary.files import read_arrays
+from dpcanary.core.files import read_arrays
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")

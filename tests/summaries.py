@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpcanary.adversaries.catalogue import adversary
-from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
+from dpcanary.experiment.summary import COLUMNS
 from dpcanary.figures.attacks import Attack, Profile
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.summary import COLUMNS
 
 ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from dpcanary.accounting.epsilon import account_epsilon_curve, all_methods, with_fallback
 from dpcanary.accounting.mechanism import NUM_VALUES, AccountingMethod, Mechanism
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.printing import percent, percent_up
 from dpcanary.errors import AccountingError
-from dpcanary.printing import percent, percent_up
 from dpcanary.version import VERSION
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pandas as pd
 from dpcanary.accounting.by_adjacency import curves_by_adjacency
 from dpcanary.accounting.epsilon import exact_methods
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
 

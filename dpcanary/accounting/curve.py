@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 Array = NDArray[np.float64]
 

@@ -12,9 +12,9 @@ from dpcanary.accounting.mechanism import (
     Question,
 )
 from dpcanary.accounting.total_variation import is_within_delta
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.gdp import gdp_epsilon
 
 Result = TypeVar("Result")
 

@@ -21,6 +21,7 @@ from scipy.stats import binom
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.curve import TradeOffCurve
+from dpcanary.accounting.exact_trade_off import LossCurve, errors_by_threshold
 from dpcanary.accounting.mechanism import (
     FAILURES,
     Mechanism,
@@ -29,11 +30,10 @@ from dpcanary.accounting.mechanism import (
 )
 from dpcanary.accounting.phases import grid_interval
 from dpcanary.accounting.pld import ComposedLoss, least_delta
-from dpcanary.accounting.trade_off import LossCurve, errors_by_threshold
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError
-from dpcanary.gdp import gdp_epsilon
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from scipy.special import log_ndtr, ndtri
 from scipy.stats import binom
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.log_sums import log_sums
 from dpcanary.errors import InputError
-from dpcanary.log_sums import log_sums
 
 Array = NDArray[np.float64]
 

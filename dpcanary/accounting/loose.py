@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dpcanary.accounting import pld
 from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Question
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.log_sums import log_sums
 from dpcanary.errors import AccountingError
-from dpcanary.log_sums import log_sums
 
 INSTEAD = "raise noise_multiplier or delta"
 

@@ -16,8 +16,8 @@ from scipy.special import expit, logit
 from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve
 from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import AccountingError, InputError
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class _RemovedAndAdded(TradeOffCurve):
 def _curves(mechanism: Mechanism, group_size: int) -> tuple[TradeOffCurve, TradeOffCurve]:
     """The curves under add/remove and substitute adjacency."""
     # dp-accounting takes a while to import.
-    from dpcanary.accounting.trade_off import trade_off_curve
+    from dpcanary.accounting.exact_trade_off import trade_off_curve
 
     if group_size == 1:
         return (

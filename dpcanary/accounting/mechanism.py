@@ -5,8 +5,8 @@ from dataclasses import astuple, dataclass, field, replace
 from math import nan, prod, sqrt
 from typing import TYPE_CHECKING
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import Choice, checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import Choice, checked_count, checked_real
 from dpcanary.errors import AccountingError
 
 if TYPE_CHECKING:

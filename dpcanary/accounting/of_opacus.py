@@ -12,11 +12,11 @@ from typing import Any
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.shuffled_epsilons import guaranteed_epsilon
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism, least_batches_of_pass
-from dpcanary.accounting.shuffling import guaranteed_epsilon
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.printing import rounded_up
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.printing import rounded_up
 
 # Where `noted_sampling` keeps what it sees.
 _NOTE = "_dpcanary_poisson_sampling"

@@ -19,8 +19,8 @@ from dpcanary.accounting.mechanism import (
     raise_if_short_of_memory,
 )
 from dpcanary.accounting.total_variation import is_within_delta
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import AccountingError, InputError
 
 # With more phases than this, noise is rounded down to about so many values.
@@ -150,8 +150,8 @@ def curve_of_phases(phases: Sequence[Phase], adjacency: Adjacency) -> TradeOffCu
     if len(merged) > _MOST_PHASES:
         merged = _merged(_rounded(merged))
     # Imported here, since these modules load slowly.
+    from dpcanary.accounting.exact_trade_off import LossCurve, errors_by_threshold
     from dpcanary.accounting.pld import ComposedLoss, least_delta
-    from dpcanary.accounting.trade_off import LossCurve, errors_by_threshold
 
     num_steps = sum(phase.num_steps for phase in merged)
     subject = f"a trade-off curve of {len(merged)} phases under {adjacency.value}"

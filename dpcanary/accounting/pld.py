@@ -36,7 +36,7 @@ from dpcanary.accounting.mechanism import (
     Question,
     raise_if_short_of_memory,
 )
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
 # Points on a step's grid, and on the composed one: a second or so of work each.

@@ -24,9 +24,9 @@ from dpcanary.accounting.mechanism import (
     Question,
     raise_if_short_of_memory,
 )
-from dpcanary.adjacency import Adjacency
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.log_sums import log_sums
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.log_sums import log_sums
 
 Array: TypeAlias = NDArray[np.floating]
 

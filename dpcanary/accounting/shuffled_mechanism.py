@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor, nan, sqrt
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count
 from dpcanary.errors import InputError
 
 # How far the sums of a pass move, in units of the clipping norm C, as the root of a sum of squares.

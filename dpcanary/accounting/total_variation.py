@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import erf, expm1, inf, log, log1p, sinh, sqrt
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 
 # Relative error of the formulas in double precision, and a margin.
 _ROUND_OFF = 1e-12

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import Choice, checked_name
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import Choice, checked_name
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError, suggestion
-from dpcanary.observations import Observation
 
 
 class Inserts(Choice):

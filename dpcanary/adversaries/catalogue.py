@@ -4,11 +4,11 @@ Another package adds entries by entry points of the group `dpcanary.adversaries`
 docs/adding.md.
 """
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.plugins import load_plugin, registered
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError, suggestion
-from dpcanary.observations import Observation
-from dpcanary.plugins import load_plugin, registered
 
 GROUP = "dpcanary.adversaries"
 
@@ -45,7 +45,7 @@ _BUILT_IN = (
         " training without noise; +C against nothing under `add_remove` and `zero_out`",
         source="Pradhan et al., S2; Cebere et al.",
         inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:least_updated",
+        function="dpcanary.adversaries.gradient_canaries:least_updated",
         scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
@@ -58,7 +58,7 @@ _BUILT_IN = (
         description="features optimised so that their gradient opposes the target's; same label",
         source="Pradhan et al., S3",
         inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.input:crafted_inputs",
+        function="dpcanary.adversaries.input_canaries:crafted_inputs",
         scores=(_LOGIT_DIFFERENCE,),
         cost=CraftingCost.CRAFTING_STEPS,
         settings=("crafting_steps", "crafting_step_size"),
@@ -71,7 +71,7 @@ _BUILT_IN = (
         description="the target with the label whose gradient opposes the target's most",
         source="Pradhan et al., S4",
         inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.input:mislabeled",
+        function="dpcanary.adversaries.input_canaries:mislabeled",
         scores=(_LOGIT_DIFFERENCE,),
         cost=CraftingCost.NUM_CLASSES,
         difference="another label of a real record",
@@ -85,7 +85,7 @@ _BUILT_IN = (
         description="the auxiliary record whose gradient opposes the target's most",
         source="Pradhan et al., S5",
         inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.input:natural",
+        function="dpcanary.adversaries.input_canaries:natural",
         scores=(_LOGIT_DIFFERENCE,),
         cost=CraftingCost.NUM_AUXILIARY,
         difference="another real record",
@@ -100,7 +100,7 @@ _BUILT_IN = (
         " against -C under `substitute`",
         source="Cebere et al., A_GC-R",
         inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:random_dimensions",
+        function="dpcanary.adversaries.gradient_canaries:random_dimensions",
         scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,
@@ -115,7 +115,7 @@ _BUILT_IN = (
         " trainings; +C against -C under `substitute`",
         source="Cebere et al., A_GC-S",
         inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:simulated_dimensions",
+        function="dpcanary.adversaries.gradient_canaries:simulated_dimensions",
         scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
@@ -131,7 +131,7 @@ _BUILT_IN = (
         " against its negative under `substitute`",
         source="Cebere et al., A_CotS; after Andrew et al.",
         inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:random_directions",
+        function="dpcanary.adversaries.gradient_canaries:random_directions",
         scores=(
             Score("cosine", "dpcanary.scoring.scores:cosine", Observation.CHANGE_AND_LENGTH),
             _COORDINATE,
@@ -151,7 +151,7 @@ _BUILT_IN = (
         " its own label under `substitute`",
         source="Cebere et al., A_L",
         inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.input:flipped_labels",
+        function="dpcanary.adversaries.input_canaries:flipped_labels",
         difference="a real record with another label",
         is_real=True,
         scores=(
@@ -172,7 +172,7 @@ _BUILT_IN = (
         description="a private record that is drawn at random, against nothing",
         source="Steinke et al., 2023; Boglioni et al.",
         inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.input:random_records",
+        function="dpcanary.adversaries.input_canaries:random_records",
         is_real=True,
         scores=(_LOSS,),
         adjacencies=(Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT),
@@ -188,7 +188,7 @@ _BUILT_IN = (
         " against a private record under `substitute`",
         source="Annamalai and De Cristofaro, 2024; after Nasr et al., 2021",
         inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.input:blank_records",
+        function="dpcanary.adversaries.input_canaries:blank_records",
         scores=(_LOSS,),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,

@@ -15,17 +15,17 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.utils import vector_to_parameters
 from tqdm import tqdm
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.adversaries.settings import CraftingStage, Purpose
-from dpcanary.canaries import Canary, CanarySet, InputCanary
+from dpcanary.adversaries.adversary_settings import CraftingStage, Purpose
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.plugins import function_named
+from dpcanary.core.randomness import generator
+from dpcanary.data.canaries import Canary, CanarySet, InputCanary
+from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
-from dpcanary.plugins import function_named
-from dpcanary.randomness import generator
-from dpcanary.records import Records, Split
 from dpcanary.training.losses import record_losses
 from dpcanary.training.models import module_of
-from dpcanary.training.settings import Loss, Sampling
-from dpcanary.training.simulation import Reference
+from dpcanary.training.simulated_trainings import Reference
+from dpcanary.training.training_settings import Loss, Sampling
 
 # Bytes of gradients in memory at once.
 _BYTES_AT_ONCE = 2**28

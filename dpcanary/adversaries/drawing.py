@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adversaries.settings import DrawingStage, Purpose
+from dpcanary.adversaries.adversary_settings import DrawingStage, Purpose
+from dpcanary.core.plugins import function_named
+from dpcanary.core.randomness import generator
+from dpcanary.data.observations import Shard, parity, shard_header
 from dpcanary.errors import InputError
-from dpcanary.observations import Shard, parity, shard_header
-from dpcanary.plugins import function_named
-from dpcanary.randomness import generator
 
 # Runs that share a stream. A run's draws are its row there, so its index alone fixes them.
 RUNS_PER_STREAM = 1024

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import Purpose
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
-from dpcanary.adversaries.settings import Purpose
 from dpcanary.adversaries.worst_case import log_likelihood_ratio
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.scoring.scores import Array, ScoringContext
 
 # Standard deviations of the noise between two remembered numbers: 8 on each side is never seen.

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from dpcanary.accounting.curve import ExactCurve
 from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
-from dpcanary.checks import checked_real
+from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.scoring.scores import ScoringContext
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import LandscapeShape, Purpose
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
-from dpcanary.adversaries.settings import LandscapeShape, Purpose
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 
 Array = NDArray[np.float64]

@@ -9,20 +9,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpcanary.adversaries.adversary_settings import (
+    MetagradientSettings,
+    MetagradientStage,
+    Purpose,
+    Start,
+)
 from dpcanary.adversaries.crafting import Crafting, Progress, drawn_targets
-from dpcanary.adversaries.input import with_other_labels
-from dpcanary.adversaries.settings import MetagradientSettings, MetagradientStage, Purpose, Start
-from dpcanary.canaries import CanarySet, InputCanary
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.adversaries.input_canaries import with_other_labels
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.randomness import derived_seed, generator
+from dpcanary.data.canaries import CanarySet, InputCanary
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.metagradients.reverse import loss_gap_objective, metagradient
 from dpcanary.metagradients.training import Descent, Task, Training, shuffled_batches
-from dpcanary.randomness import derived_seed, generator
-from dpcanary.records import Records
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.runs import free_bytes
-from dpcanary.training.settings import Initialisation
+from dpcanary.training.training_settings import Initialisation
 
 # The share of steps in which the learning rate rises.
 _RISE = 0.3

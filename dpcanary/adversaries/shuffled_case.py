@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import OtherRecords, Purpose
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
-from dpcanary.adversaries.settings import OtherRecords, Purpose
-from dpcanary.log_sums import log_sums
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.log_sums import log_sums
 
 Array = NDArray[np.float64]
 

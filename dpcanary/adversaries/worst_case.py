@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import Purpose
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
-from dpcanary.adversaries.settings import Purpose
 from dpcanary.adversaries.shuffled_case import draw_ratios, draw_sums, sum_ratios
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.log_sums import log_sums
 from dpcanary.errors import InputError
-from dpcanary.log_sums import log_sums
 from dpcanary.scoring.scores import Array, ScoringContext
 
 Signs = NDArray[np.int64]  # +1, or -1 or 0, by the run's world, shape (runs, 1)

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcanary.datasets.settings import DatasetStage
-from dpcanary.datasets.source import KNOWN_SOURCES, Source
+from dpcanary.core.installation import LIBRARY
+from dpcanary.core.program_messages import OWN_CODE, run
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.record_source import KNOWN_SOURCES, Source
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.installation import LIBRARY
-from dpcanary.program import OWN_CODE, run
-from dpcanary.records import Records
-from dpcanary.settings.data_files import DataFiles
-from dpcanary.settings.experiment import Dataset, Experiment
-from dpcanary.settings.parsing import parse_experiment, read_config
-from dpcanary.training.settings import TrainingStage, is_own
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
+from dpcanary.experiment.data_files import DataFiles
+from dpcanary.experiment.experiment_config import Dataset, Experiment
+from dpcanary.training.training_settings import TrainingStage, is_own
 
 # The resolved config, in the folder of results; the runner removes that of another config.
 RESOLVED = "experiment.json"
@@ -79,7 +79,7 @@ def check_experiment(experiment: Experiment, *, device_is_here: bool) -> None:
     """
     settings = experiment.settings
     if device_is_here:
-        from dpcanary.devices import chosen_device
+        from dpcanary.core.devices import chosen_device
 
         chosen_device(settings.device)
     files = DataFiles(settings)
@@ -103,7 +103,7 @@ def check_experiment(experiment: Experiment, *, device_is_here: bool) -> None:
 
 def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
     """The records of a source; of one that is downloaded or drawn, as many of the same shape."""
-    from dpcanary.datasets.sources import load_records  # a light install lacks what it reads with
+    from dpcanary.data.sources import load_records  # a light install lacks what it reads with
 
     known = KNOWN_SOURCES.get(dataset.source)
     if known is None or (known.is_generated and not known.is_drawn):
@@ -128,7 +128,7 @@ def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
 
 
 def _split(source: Source, dataset: Dataset, *, seed: int) -> None:
-    from dpcanary.datasets.splitting import split_records
+    from dpcanary.data.splitting import split_records
 
     rows = [part for part in (source.training, source.test) if part is not None]
     # How records are split does not depend on their features, which would be scaled.

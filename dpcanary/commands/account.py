@@ -8,7 +8,6 @@ import typer
 
 from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
-from dpcanary.adjacency import ADJACENCIES, PROTECTS, Adjacency
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
@@ -31,8 +30,8 @@ from dpcanary.commands.training_options import (
     shuffled_mechanism_of,
     warn_of_large_delta,
 )
-from dpcanary.errors import AccountingError, InputError
-from dpcanary.printing import (
+from dpcanary.core.adjacency import ADJACENCIES, PROTECTS, Adjacency
+from dpcanary.core.printing import (
     percent,
     percent_up,
     print_json,
@@ -40,12 +39,13 @@ from dpcanary.printing import (
     print_text,
     rounded_up,
 )
+from dpcanary.errors import AccountingError, InputError
 
 if TYPE_CHECKING:  # its accountants load slowly
     from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
     from dpcanary.accounting.groups import EpsilonsOfGroup
     from dpcanary.accounting.meaning import Meaning
-    from dpcanary.accounting.shuffling import ShuffledEpsilons
+    from dpcanary.accounting.shuffled_epsilons import ShuffledEpsilons
 
 # With shuffled batches, zero-out and add/remove adjacency differ.
 _SHUFFLED_PROTECTS = {
@@ -355,7 +355,7 @@ def calibrate(
     )
     warn_of_large_delta(delta, num_records)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
-    from dpcanary.accounting.calibration import calibrate_with_fallback
+    from dpcanary.accounting.noise_calibration import calibrate_with_fallback
 
     noise, method = calibrate_with_fallback(
         mechanism, epsilon=epsilon, delta=delta, instead="choose another epsilon or delta"
@@ -398,7 +398,7 @@ def _calibrate_guess(
 ) -> None:
     """Prints the noise with which no attack guesses a secret more often."""
     from dpcanary.accounting.by_adjacency import account_by_adjacency
-    from dpcanary.accounting.calibration import calibrate_guess
+    from dpcanary.accounting.noise_calibration import calibrate_guess
 
     noise = calibrate_guess(mechanism, max_guess=max_guess, values=values, group_size=group_size)
     mechanism = mechanism.with_noise(noise)
@@ -440,7 +440,7 @@ def _account_shuffled(
 ) -> None:
     """Prints what shuffled batches guarantee, beside what Poisson accounting would claim."""
     from dpcanary.accounting.meaning import meaning_of_shuffled
-    from dpcanary.accounting.shuffling import account_shuffled
+    from dpcanary.accounting.shuffled_epsilons import account_shuffled
 
     found = account_shuffled(mechanism, delta=delta, sample_rate=rate)
     meaning = meaning_of_shuffled(mechanism, values=values)
@@ -481,8 +481,8 @@ def _calibrate_shuffled(
     mechanism: ShuffledMechanism, rate: float, epsilon: float, delta: float, as_json: bool
 ) -> None:
     """Prints the noise that guarantees an epsilon without any amplification."""
-    from dpcanary.accounting.calibration import calibrate_shuffled
-    from dpcanary.accounting.shuffling import account_shuffled
+    from dpcanary.accounting.noise_calibration import calibrate_shuffled
+    from dpcanary.accounting.shuffled_epsilons import account_shuffled
 
     noise = calibrate_shuffled(mechanism, epsilon=epsilon, delta=delta)
     with_noise = mechanism.with_noise(noise)

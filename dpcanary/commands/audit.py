@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.commands.training_options import Cores, Delta, Json, with_keys_of_an_audit
+from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
-from dpcanary.printing import rounded_down
 
 if TYPE_CHECKING:
-    from dpcanary.settings.experiment import Experiment
+    from dpcanary.experiment.experiment_config import Experiment
 
 _DATA = "The data"
 # Audits of own data need one; a config says them itself.
@@ -96,9 +96,9 @@ def audit(
                      --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
       dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100 --quick
     """
-    from dpcanary.audits.audit import CONFIG, COST, config_of, name_of, run_audit
-    from dpcanary.audits.data import audited_data, read_source
-    from dpcanary.audits.running import ESTIMATE_COST
+    from dpcanary.audits.own_audit import CONFIG, COST, config_of, name_of, run_audit
+    from dpcanary.audits.own_audit_data import audited_data, read_source
+    from dpcanary.audits.workflow_run import ESTIMATE_COST
 
     _check_model(keys["model"])
     found = read_source(features, label_column=label_column)
@@ -128,8 +128,8 @@ def audit(
         prints_results=not as_json,
     )
     if as_json and not cost:
-        from dpcanary.printing import print_json
-        from dpcanary.results_table import read_results
+        from dpcanary.core.printing import print_json
+        from dpcanary.experiment.results_table import read_results
 
         print_json({"results": str(results), "audits": read_results(results).to_dict("records")})
 
@@ -138,8 +138,8 @@ def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: b
     """Times a few models, unless models were trained already, and says what all will take."""
     import os
 
+    from dpcanary.costs.cost_report import probed_costs, short_text_of, timed_on, wall_seconds
     from dpcanary.costs.jobs import JobList
-    from dpcanary.costs.report import probed_costs, short_text_of, timed_on, wall_seconds
 
     if any(Path("results", experiment.settings.experiment, "shards").glob("*/*.npz")):
         return
@@ -186,7 +186,7 @@ def _check_model(model: str) -> None:
         return
     import sys
 
-    from dpcanary.plugins import function_named
+    from dpcanary.core.plugins import function_named
 
     sys.path.append(str(Path.cwd()))
     try:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.commands.training_options import Json
+from dpcanary.core.printing import print_json
 from dpcanary.errors import InputError
-from dpcanary.printing import print_json
 
 if TYPE_CHECKING:
-    from dpcanary.findings import CheckResult
+    from dpcanary.checking.findings import CheckResult
 
 # The exit status if a property does not hold, and if there was nothing that could be compared.
 FAILED, NOT_COMPARED = 3, 4
@@ -107,7 +107,7 @@ def check(
     if model:
         _check_model(model, features, label_column, as_json=as_json)
         return
-    from dpcanary.mechanism_check.check import check_mechanism
+    from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
     found = check_mechanism(
         _loaded(training),
@@ -127,7 +127,7 @@ def check(
 
 
 def _check_model(model: str, features: str, label_column: str, *, as_json: bool) -> None:
-    from dpcanary.model_check.check import check_model
+    from dpcanary.checking.model.model_check import check_model
 
     built = _loaded(model)()
     parts = built if isinstance(built, tuple) else (built,)
@@ -153,7 +153,7 @@ def _check_neighbours(
 ) -> None:
     from torch.utils.data import TensorDataset
 
-    from dpcanary.neighbours.check import check_neighbours
+    from dpcanary.checking.neighbours.neighbours_check import check_neighbours
 
     train = _loaded(training)
     records = _records(features, label_column, option="--neighbours")
@@ -186,7 +186,7 @@ def _records(features: str, label_column: str, *, option: str = "--model") -> An
         return _loaded(features)()
     import torch
 
-    from dpcanary.audits.data import read_source
+    from dpcanary.audits.own_audit_data import read_source
 
     found = read_source(features, label_column=label_column).training
     inputs = torch.from_numpy(found.features)

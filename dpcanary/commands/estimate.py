@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.commands.training_options import Delta, Json
-from dpcanary.estimation.rules import ThresholdRule, state_of_proof, threshold_rule_named
-from dpcanary.estimation.settings import Conversion
-from dpcanary.printing import (
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.printing import (
     confidence_in_words,
     lettered,
     percent,
@@ -20,9 +18,11 @@ from dpcanary.printing import (
     print_text,
     rounded_down,
 )
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import ThresholdRule, state_of_proof, threshold_rule_named
 
 if TYPE_CHECKING:
-    from dpcanary.estimation.estimate import EpsilonEstimate
+    from dpcanary.estimation.lower_bound import EpsilonEstimate
     from dpcanary.estimation.success import ShownSuccess
     from dpcanary.scoring.world_scores import WorldScores
 
@@ -208,7 +208,7 @@ def estimate(
         world0_scores=found.world0, world1_scores=found.world1, significance=significance
     )
     if plot:
-        from dpcanary.figures.overview import save
+        from dpcanary.figures.overview_figure import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
         save(draw_scores_of_worlds(found, bounds[0], name=scores.name), plot)
@@ -237,7 +237,7 @@ def _bounds(
     delta: float,
     significance: float,
 ) -> "list[EpsilonEstimate]":
-    from dpcanary.estimation.estimate import estimate_epsilon
+    from dpcanary.estimation.lower_bound import estimate_epsilon
 
     pairs = [
         (rule, threshold_rule_named(rule).conversion(conversion))

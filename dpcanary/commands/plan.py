@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from dpcanary.checks import checked_count, checked_real
 from dpcanary.commands.training_options import (
     BatchSize,
     Epochs,
@@ -16,8 +15,9 @@ from dpcanary.commands.training_options import (
     SampleRate,
     mechanism_of,
 )
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.printing import number, print_json, print_table, print_text, rounded_up
 from dpcanary.errors import InputError
-from dpcanary.printing import number, print_json, print_table, print_text, rounded_up
 
 _POWERS = (0.5, 0.8, 0.95)
 
@@ -163,9 +163,9 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     import os
     import sys
 
-    from dpcanary.costs.planned import planned_audits
-    from dpcanary.installation import config_named
-    from dpcanary.settings.parsing import parse_experiment, read_config
+    from dpcanary.core.installation import config_named
+    from dpcanary.costs.run_costs import planned_audits
+    from dpcanary.experiment.config_parsing import parse_experiment, read_config
 
     power = _POWERS[1]
     experiment = parse_experiment(read_config(config_named(path)))

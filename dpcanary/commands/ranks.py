@@ -7,19 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.printing import (
+    confidence_in_words,
+    lettered,
+    print_json,
+    print_table,
+    print_text,
+)
+from dpcanary.core.printing import rounded_down as down
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.ranks.estimate import (
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.ranks.rank_bound import (
     RanksEstimate,
     assess_claim_from_ranks,
     estimate_epsilon_from_ranks,
 )
-from dpcanary.estimation.ranks.methods import RANK_RULES, RankRule
-from dpcanary.estimation.ranks.uniform import UniformityCheck, check_uniform_ranks
-from dpcanary.estimation.rules import state_of_proof
-from dpcanary.estimation.settings import Conversion
-from dpcanary.printing import confidence_in_words, lettered, print_json, print_table, print_text
-from dpcanary.printing import rounded_down as down
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES, RankRule
+from dpcanary.estimation.ranks.uniform_ranks import UniformityCheck, check_uniform_ranks
+from dpcanary.estimation.rule_catalogue import state_of_proof
 from dpcanary.scoring.world_scores import columns_of_file
 
 _CONVERSIONS = (Conversion.DIRECT, Conversion.GDP)

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from dpcanary.commands.training_options import Cores, Json
-from dpcanary.printing import print_json
-from dpcanary.released import Released
+from dpcanary.core.printing import print_json
+from dpcanary.experiment.release import Released
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an experiment, such as results/demo.")]
 
@@ -23,7 +23,7 @@ def results(
     Example:
       dpcanary results results/demo
     """
-    from dpcanary.results_table import print_results, read_with_products, results_table
+    from dpcanary.experiment.results_table import print_results, read_with_products, results_table
 
     if as_json:
         summary, products = read_with_products(folder)
@@ -57,7 +57,7 @@ def verify(
       dpcanary verify results/demo
       dpcanary verify results/demo --replay 3
     """
-    from dpcanary.audits.verifying import verify_results
+    from dpcanary.audits.verification import verify_results
 
     found = verify_results(folder, replay=replay, seed=seed, cores=cores)
     if as_json:
@@ -102,12 +102,12 @@ def report(
       dpcanary report results/demo
       dpcanary report watched.npz --delta 1e-6
     """
-    from dpcanary.reports.of_experiment import report_of_experiment
-    from dpcanary.reports.page import write_report
+    from dpcanary.reports.experiment_report import report_of_experiment
+    from dpcanary.reports.report_page import write_report
 
     if folder.suffix == ".npz":
         from dpcanary.watching.recorder import read_watched
-        from dpcanary.watching.report import report_of_watched_training
+        from dpcanary.watching.watch_report import report_of_watched_training
 
         path = output or folder.with_suffix(".html")
         found = report_of_watched_training(read_watched(folder, delta=delta), name=folder.stem)
@@ -145,7 +145,7 @@ def release(
       dpcanary release results/demo
       dpcanary release results/demo --observations shards --output released/demo.zip
     """
-    from dpcanary.audits.releasing import release_results
+    from dpcanary.audits.release_making import release_results
 
     made = release_results(folder, observations=observations, output=output)
     if as_json:
@@ -177,7 +177,7 @@ def crate(
     Example:
       dpcanary crate results/demo --license CC-BY-4.0 --author "Ada Lovelace"
     """
-    from dpcanary.audits.crating import write_crate
+    from dpcanary.audits.ro_crate import write_crate
 
     path = write_crate(folder, license=license, authors=author or ())
     if as_json:

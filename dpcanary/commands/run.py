@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from dpcanary.commands.training_options import Cores, Json
+from dpcanary.core.printing import print_json
 from dpcanary.errors import InputError
-from dpcanary.printing import print_json
 
 _FILES = ("config.yaml", "README.md")
 _SCHEMA = "config.schema.json"
@@ -28,8 +28,8 @@ def init(
     import json
     from importlib.resources import files
 
-    from dpcanary.files import write_text
-    from dpcanary.settings.schema import config_schema
+    from dpcanary.core.files import write_text
+    from dpcanary.experiment.config_schema import config_schema
 
     templates = files("dpcanary.templates")
     texts = {name: templates.joinpath(name).read_text(encoding="utf-8") for name in _FILES}
@@ -74,9 +74,9 @@ def run(
       dpcanary run mine.yaml --profile profiles/slurm
       dpcanary run published/annamalai-digits
     """
-    from dpcanary.audits.running import run_config
-    from dpcanary.installation import config_named
-    from dpcanary.results_table import read_results
+    from dpcanary.audits.workflow_run import run_config
+    from dpcanary.core.installation import config_named
+    from dpcanary.experiment.results_table import read_results
 
     results = run_config(
         config_named(config),

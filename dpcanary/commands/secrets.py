@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.commands.training_options import Json
+from dpcanary.core.printing import print_json, print_text
 from dpcanary.errors import InputError
-from dpcanary.printing import print_json, print_text
 
 if TYPE_CHECKING:
-    from dpcanary.secrets.laws import Law
+    from dpcanary.secrets.secret_laws import Law
 
 secrets = typer.Typer(no_args_is_help=True, help="Audit a training by secrets that were drawn.")
 
@@ -45,7 +45,7 @@ def draw(
       dpcanary secrets draw secrets.json --digits 6 --count 100 \\
                        --template "The code of customer {index} is {secret}"
     """
-    from dpcanary.secrets.drawn import Secrets
+    from dpcanary.secrets.drawn_secrets import Secrets
 
     law = _law(digits, bits, words, num_words)
     drawn = Secrets.draw(law, count, template=template, num_candidates=num_candidates)
@@ -79,8 +79,8 @@ def insert(
       dpcanary secrets insert secrets.json train.txt with_secrets.txt
       dpcanary secrets insert secrets.json train.csv with_secrets.csv --column account
     """
-    from dpcanary.files import reading, write_text
-    from dpcanary.secrets.drawn import Secrets
+    from dpcanary.core.files import reading, write_text
+    from dpcanary.secrets.drawn_secrets import Secrets
 
     drawn = Secrets.read(file)
     separator = {".csv": ",", ".tsv": "\t"}.get(data.suffix)
@@ -137,7 +137,7 @@ def rank(
       dpcanary secrets rank secrets.json --model finetuned --reference before
       dpcanary estimate --ranks ranks.tsv --delta 1e-6
     """
-    from dpcanary.secrets.drawn import Secrets
+    from dpcanary.secrets.drawn_secrets import Secrets
 
     drawn = Secrets.read(file, digest=digest)
     if not drawn.template:
@@ -159,8 +159,8 @@ def rank(
 
 
 def _law(digits: int | None, bits: int | None, words: Path | None, num_words: int) -> "Law":
-    from dpcanary.files import reading
-    from dpcanary.secrets import laws
+    from dpcanary.core.files import reading
+    from dpcanary.secrets import secret_laws as laws
 
     if sum(choice is not None for choice in (digits, bits, words)) != 1:
         raise typer.BadParameter("give one of --digits, --bits and --words")
@@ -174,7 +174,7 @@ def _law(digits: int | None, bits: int | None, words: Path | None, num_words: in
 
 
 def _score(model: Path, reference: Path | None, masked: bool) -> Any:
-    from dpcanary.extras import require
+    from dpcanary.core.optional_packages import require
 
     require("torch", "transformers")
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer

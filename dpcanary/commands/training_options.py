@@ -16,10 +16,10 @@ from dpcanary.accounting.shuffled_mechanism import (
     batches_of_pass,
     least_batches_of_pass,
 )
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import large_delta
-from dpcanary.fields import Flag, metadata_of
-from dpcanary.settings.audit import Audit
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import large_delta
+from dpcanary.core.setting_fields import Flag, metadata_of
+from dpcanary.experiment.audit_config import Audit
 
 if TYPE_CHECKING:  # it loads slowly
     from dpcanary.accounting.phases import Phase

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpcanary.adversaries.settings import CraftingStage, DrawingStage
+from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage
+from dpcanary.core.files import read_json
 from dpcanary.costs.probes import (
     Shape,
     crafting_probe,
@@ -17,15 +18,14 @@ from dpcanary.costs.probes import (
     reference_probe,
     training_probe,
 )
-from dpcanary.datasets.source import KNOWN_SOURCES, KnownSource
-from dpcanary.datasets.sources import load_source
-from dpcanary.encoders.settings import MINILM_PACKAGE
+from dpcanary.data.encoder_settings import MINILM_PACKAGE
+from dpcanary.data.record_source import KNOWN_SOURCES, KnownSource
+from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
-from dpcanary.figures.catalogue import figure_kind
-from dpcanary.files import read_json
-from dpcanary.settings.experiment import Dataset, Experiment
-from dpcanary.settings.products import optimised_canaries, pretrained_models, reference_models
-from dpcanary.training.settings import TrainingStage
+from dpcanary.experiment.experiment_config import Dataset, Experiment
+from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.products import optimised_canaries, pretrained_models, reference_models
+from dpcanary.training.training_settings import TrainingStage
 
 # Seconds of one core for a job's work that no probe measures: mostly imports. Measured by
 # `benchmarks.cost` on the demo.

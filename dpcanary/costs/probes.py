@@ -16,16 +16,18 @@ from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
 from dpcanary.adversaries.adversary import CraftingCost
+from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientStage
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import optimised_canaries
-from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
-from dpcanary.canaries import Canary, CanarySet, GradientCanary, InputCanary
-from dpcanary.observations import Observation
-from dpcanary.records import Records, Split
-from dpcanary.settings.audit import Audit
+from dpcanary.data.canaries import Canary, CanarySet, GradientCanary, InputCanary
+from dpcanary.data.observations import Observation
+from dpcanary.data.records import Records, Split
+from dpcanary.experiment.audit_config import Audit
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import pretrain
-from dpcanary.training.settings import (
+from dpcanary.training.shard import train_shard
+from dpcanary.training.simulated_trainings import Reference, train_reference
+from dpcanary.training.training_settings import (
     LearningRateSchedule,
     ModelKind,
     PretrainingStage,
@@ -33,8 +35,6 @@ from dpcanary.training.settings import (
     Sampling,
     TrainingStage,
 )
-from dpcanary.training.shard import train_shard
-from dpcanary.training.simulation import Reference, train_reference
 
 # Seconds that a probe spends on each thing it measures, unless a single unit takes longer.
 BUDGET = 0.4

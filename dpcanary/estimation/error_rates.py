@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, gammaln, xlogy
 
-from dpcanary.checks import checked_real
+from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import InputError
 
 # The simultaneous level can be computed down to half of this.

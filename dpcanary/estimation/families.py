@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation.settings import Conversion
-from dpcanary.gdp import gdp_epsilon
+from dpcanary.estimation.estimation_settings import Conversion
 
 Floats = NDArray[np.float64]
 

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.estimation.estimate import EpsilonEstimate, estimate_epsilon
-from dpcanary.estimation.rules import ThresholdRule
+from dpcanary.core.printing import rounded_down
+from dpcanary.estimation.lower_bound import EpsilonEstimate, estimate_epsilon
+from dpcanary.estimation.rule_catalogue import ThresholdRule
 from dpcanary.estimation.table import ceiling_of
-from dpcanary.printing import rounded_down
 
 
 def hint_of_zero(

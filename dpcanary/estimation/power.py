@@ -8,20 +8,20 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
-from dpcanary.estimation.calibration.statistics import (
+from dpcanary.estimation.error_rates import checked_scores, checked_significance
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, family_of
+from dpcanary.estimation.null_distributions.null_tables import calibrated_bound
+from dpcanary.estimation.null_distributions.statistics import (
     curve_of,
     observed_statistics,
     pair_statistics,
     scan_terms,
 )
-from dpcanary.estimation.calibration.store import calibrated_bound
-from dpcanary.estimation.error_rates import checked_scores, checked_significance
-from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, family_of
-from dpcanary.estimation.rules import ORDER, RULES, ThresholdRule
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.rule_catalogue import ORDER, RULES, ThresholdRule
 
 
 @dataclass(frozen=True)

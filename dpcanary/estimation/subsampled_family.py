@@ -11,12 +11,13 @@ from scipy.special import ndtr, ndtri
 from tqdm import tqdm
 
 from dpcanary.accounting.curve import TradeOffCurve
+from dpcanary.accounting.exact_trade_off import trade_off_curve
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.pld import least_delta
-from dpcanary.accounting.trade_off import trade_off_curve
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon, gdp_mu
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.estimation.calibration.store import cached_arrays
+from dpcanary.estimation.estimation_settings import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA
 from dpcanary.estimation.families import (
     GDP,
     GRID,
@@ -26,8 +27,7 @@ from dpcanary.estimation.families import (
     Family,
     gaussian_terms,
 )
-from dpcanary.estimation.settings import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA
-from dpcanary.gdp import gdp_epsilon, gdp_mu
+from dpcanary.estimation.null_distributions.null_tables import cached_arrays
 
 Floats = NDArray[np.float64]
 

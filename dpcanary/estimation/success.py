@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcanary.checks import checked_real
+from dpcanary.core.argument_checks import checked_real
 from dpcanary.estimation.error_rates import (
     checked_scores,
     checked_significance,

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.errors import InputError
-from dpcanary.estimation.estimate import (
+from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.lower_bound import (
     EpsilonEstimate,
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.rules import Proof, threshold_rule_named
-from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named
 from dpcanary.scoring.score_file import AuditScores
 
 Scores = NDArray[np.float64]

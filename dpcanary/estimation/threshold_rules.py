@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
     count_errors,
     next_told_apart,
     simultaneous_local_level,
 )
+from dpcanary.estimation.estimation_settings import GUESSED_SHARE
 from dpcanary.estimation.families import Family
-from dpcanary.estimation.one_run.estimate import theta_of_guesses
-from dpcanary.estimation.one_run.slots import guess_slots
-from dpcanary.estimation.rules import Rule, ThresholdRule
-from dpcanary.estimation.settings import GUESSED_SHARE
+from dpcanary.estimation.null_distributions.null_tables import calibrated_bound
+from dpcanary.estimation.null_distributions.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.one_run.one_run_bound import theta_of_guesses
+from dpcanary.estimation.one_run.slot_guesses import guess_slots
+from dpcanary.estimation.rule_catalogue import Rule, ThresholdRule
 
 Scores = NDArray[np.float64]
 

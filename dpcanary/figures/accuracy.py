@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Inserts
 from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame

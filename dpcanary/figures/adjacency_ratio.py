@@ -5,11 +5,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dpcanary.core.provenance import KEY
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import log_ticks, make_frame
 from dpcanary.figures.panels import setting_in_words
-from dpcanary.provenance import KEY
 
 # The ratio if the epsilons of removing one record and adding another just added up.
 _TWICE: dict[str, Any] = {

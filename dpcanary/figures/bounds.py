@@ -11,8 +11,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.rules import ThresholdRule
+from dpcanary.estimation.rule_catalogue import ThresholdRule
+from dpcanary.experiment.summary import AXES
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame, value_ticks
 from dpcanary.figures.notes import (
@@ -26,8 +28,6 @@ from dpcanary.figures.notes import (
 )
 from dpcanary.figures.panels import panels_of, settings_in_words
 from dpcanary.figures.rows import OF_ESTIMATES, is_trained, over_repeats, shown_rows
-from dpcanary.printing import confidence_in_words
-from dpcanary.summary import AXES
 
 # What may be on the axis, and its label.
 LABELS = {

@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
+from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
+from dpcanary.experiment.summary import SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_band, make_frame
 from dpcanary.figures.notes import (
@@ -21,8 +23,6 @@ from dpcanary.figures.notes import (
     slots_in_words,
 )
 from dpcanary.figures.rows import check_agree, has_shown_conversion
-from dpcanary.printing import confidence_in_words
-from dpcanary.summary import SHOWN
 
 _LOSS_GAP = "loss_gap"
 _CONFIDENCE = 0.95

@@ -6,15 +6,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import RULES, threshold_rule_named
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame
 from dpcanary.figures.notes import data_note, epsilon_label, shared_note
 from dpcanary.figures.panels import panels_of
 from dpcanary.figures.rows import check_agree, has_shown_conversion, over_repeats
-from dpcanary.printing import confidence_in_words
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]

@@ -5,12 +5,12 @@ from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
-from dpcanary.estimation.rules import threshold_rule_named
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
+from dpcanary.experiment.summary import SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.panels import known_batches, settings_in_words
 from dpcanary.figures.rows import is_trained
-from dpcanary.summary import SHOWN
 
 
 def epsilon_label(rows: pd.DataFrame) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dpcanary.summary import SHOWN
+from dpcanary.experiment.summary import SHOWN
 
 
 def setting_in_words(key: str, settings: Mapping[str, Any]) -> str:

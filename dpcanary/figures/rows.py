@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
-from dpcanary.estimation.settings import Conversion
-from dpcanary.summary import LINES, PANELS, SHOWN
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import ThresholdRule, threshold_rule_named
+from dpcanary.experiment.summary import LINES, PANELS, SHOWN
 
 # Audits must agree in these too, unless datasets tell them apart.
 _OF_DATA = ("data", "num_records")

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from dpcanary.core.printing import rounded_down
 from dpcanary.figures import style
 from dpcanary.figures.attacks import (
     MECHANISM,
@@ -23,11 +24,10 @@ from dpcanary.figures.attacks import (
 from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.figures.notes import number_range
 from dpcanary.figures.panels import settings_in_words
-from dpcanary.printing import rounded_down
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
-    from dpcanary.estimation.estimate import EpsilonEstimate
+    from dpcanary.estimation.lower_bound import EpsilonEstimate
 
 _FEWEST_BINS, _MOST_BINS = 10, 50
 _MEASURED, _BOUND = "#0072B2", "#B2182B"

@@ -13,17 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.gdp import gdp_delta
+from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
+from dpcanary.experiment.summary import LINES, PANELS, SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Profile
 from dpcanary.figures.layout import draw_band, make_frame
 from dpcanary.figures.notes import data_note, means_in_words, number_range, shared_note
 from dpcanary.figures.panels import known_batches, panels_of, settings_in_words
 from dpcanary.figures.rows import valid_rows
-from dpcanary.gdp import gdp_delta
-from dpcanary.printing import confidence_in_words
-from dpcanary.summary import LINES, PANELS, SHOWN
 
 # For each recorded step, the norms of all runs.
 Norms = Mapping[int, NDArray[np.float64]]

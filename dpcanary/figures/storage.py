@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dpcanary.core.files import write_atomically, write_text
+from dpcanary.core.provenance import KEY
+from dpcanary.core.tsv_tables import read_table
 from dpcanary.errors import InputError
+from dpcanary.experiment.summary import COLUMNS
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, ShownBound
 from dpcanary.figures.rows import valid_rows
-from dpcanary.files import write_atomically, write_text
-from dpcanary.provenance import KEY
 from dpcanary.scoring.score_file import read_scores
-from dpcanary.summary import COLUMNS
-from dpcanary.tables import read_table
 
 if TYPE_CHECKING:  # so that a change of a kind redraws its own figures alone
     from dpcanary.figures.accuracy import Accuracies

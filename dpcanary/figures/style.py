@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.adversaries.adversary import Adversary
 from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_names
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 
 RASTER_DPI = 200
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.records import Records
 
 
 class State(NamedTuple):

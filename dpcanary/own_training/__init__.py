@@ -2,30 +2,30 @@
 
 from typing import TYPE_CHECKING
 
-from dpcanary.namespaces import namespace
+from dpcanary.core.public_names import namespace
 
 if TYPE_CHECKING:
-    from dpcanary.mechanism_check.check import MechanismCheck as MechanismCheck
-    from dpcanary.mechanism_check.check import assert_mechanism as assert_mechanism
-    from dpcanary.mechanism_check.check import check_mechanism as check_mechanism
-    from dpcanary.model_check.check import ModelCheck as ModelCheck
-    from dpcanary.model_check.check import assert_model as assert_model
-    from dpcanary.model_check.check import check_model as check_model
-    from dpcanary.neighbours.arrays import record_sums as record_sums
-    from dpcanary.neighbours.check import NeighboursCheck as NeighboursCheck
-    from dpcanary.neighbours.check import assert_neighbours as assert_neighbours
-    from dpcanary.neighbours.check import check_neighbours as check_neighbours
-    from dpcanary.neighbours.replacements import Replacement as Replacement
-    from dpcanary.own_training.audit import audit_training as audit_training
-    from dpcanary.own_training.result import OwnAudit as OwnAudit
-    from dpcanary.own_training.result import loss_difference as loss_difference
+    from dpcanary.checking.mechanism.mechanism_check import MechanismCheck as MechanismCheck
+    from dpcanary.checking.mechanism.mechanism_check import assert_mechanism as assert_mechanism
+    from dpcanary.checking.mechanism.mechanism_check import check_mechanism as check_mechanism
+    from dpcanary.checking.model.model_check import ModelCheck as ModelCheck
+    from dpcanary.checking.model.model_check import assert_model as assert_model
+    from dpcanary.checking.model.model_check import check_model as check_model
+    from dpcanary.checking.neighbours.arrays import record_sums as record_sums
+    from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck as NeighboursCheck
+    from dpcanary.checking.neighbours.neighbours_check import assert_neighbours as assert_neighbours
+    from dpcanary.checking.neighbours.neighbours_check import check_neighbours as check_neighbours
+    from dpcanary.checking.neighbours.replacements import Replacement as Replacement
+    from dpcanary.own_training.training_audit import audit_training as audit_training
+    from dpcanary.own_training.training_audit_result import OwnAudit as OwnAudit
+    from dpcanary.own_training.training_audit_result import loss_difference as loss_difference
+    from dpcanary.watching.alarms import Alarm as Alarm
     from dpcanary.watching.correlated import CorrelatedRecorder as CorrelatedRecorder
-    from dpcanary.watching.findings import Alarm as Alarm
     from dpcanary.watching.opacus import WatchedOptimizer as WatchedOptimizer
     from dpcanary.watching.opacus import watch as watch
     from dpcanary.watching.recorder import Recorder as Recorder
     from dpcanary.watching.recorder import StepTold as StepTold
     from dpcanary.watching.recorder import read_watched as read_watched
-    from dpcanary.watching.result import WatchedTraining as WatchedTraining
+    from dpcanary.watching.watched_training import WatchedTraining as WatchedTraining
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from math import isfinite, isinf, isnan, nan
 from typing import TYPE_CHECKING
 
-from dpcanary.estimation.rules import threshold_rule_named
-from dpcanary.estimation.settings import Conversion
-from dpcanary.printing import (
+from dpcanary.core.printing import (
     confidence_in_words,
     percent,
     percent_up,
     rounded_down,
     rounded_up,
 )
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
 
 if TYPE_CHECKING:  # it loads slowly
     from dpcanary.accounting.meaning import Meaning

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import read_canaries
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.files import sha256_of_file
+from dpcanary.core.plugins import function_named
+from dpcanary.core.provenance import check_origin
+from dpcanary.data.canaries import read_canaries
+from dpcanary.data.observations import Shard, read_shard
 from dpcanary.errors import InputError
-from dpcanary.files import sha256_of_file
-from dpcanary.observations import Shard, read_shard
-from dpcanary.plugins import function_named
-from dpcanary.provenance import check_origin
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext
-from dpcanary.scoring.settings import ScoringStage
-from dpcanary.training.settings import Loss
+from dpcanary.scoring.scoring_settings import ScoringStage
+from dpcanary.training.training_settings import Loss
 
 # Header entries in which the shards of one audit may differ.
 _MAY_DIFFER = {"device", "seconds", "software"}

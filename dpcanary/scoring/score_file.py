@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.core.files import read_arrays, write_arrays
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, write_arrays
 
 
 @dataclass(frozen=True)

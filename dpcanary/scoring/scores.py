@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import CanarySet, GradientCanary
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.data.canaries import CanarySet, GradientCanary
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 if TYPE_CHECKING:  # scoring needs nothing of the training
     from dpcanary.training.runs import EnsembleResult

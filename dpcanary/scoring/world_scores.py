@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dpcanary.core.files import read_npz
+from dpcanary.core.optional_packages import is_installed
 from dpcanary.errors import InputError, suggestion
-from dpcanary.extras import is_installed
-from dpcanary.files import read_npz
 from dpcanary.scoring.score_file import read_scores
 
 _TABLES = {

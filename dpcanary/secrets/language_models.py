@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcanary.checks import checked_count
+from dpcanary.core.argument_checks import checked_count
 from dpcanary.errors import InputError
 from dpcanary.secrets.ranking import Candidates
 

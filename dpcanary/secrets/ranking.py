@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from dpcanary.core.tsv_tables import read_table, write_table
 from dpcanary.errors import InputError
-from dpcanary.estimation.ranks.estimate import RanksEstimate, estimate_epsilon_from_ranks
-from dpcanary.estimation.ranks.laws import ranks_of_truth
-from dpcanary.estimation.ranks.uniform import UniformityCheck, check_uniform_ranks
-from dpcanary.tables import read_table, write_table
+from dpcanary.estimation.ranks.rank_bound import RanksEstimate, estimate_epsilon_from_ranks
+from dpcanary.estimation.ranks.rank_laws import ranks_of_truth
+from dpcanary.estimation.ranks.uniform_ranks import UniformityCheck, check_uniform_ranks
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dpcanary.core.randomness import philox_key
 from dpcanary.errors import InputError
-from dpcanary.randomness import philox_key
 from dpcanary.training.kernels.philox import random_words
-from dpcanary.training.settings import Purpose
+from dpcanary.training.training_settings import Purpose
 
 # Pixels by which a view is shifted at most, in each direction; what moves in is mirrored.
 _SHIFT = 4

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpcanary.core.randomness import generator, philox_key
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator, philox_key
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.kernels.philox import sample_mask, sample_rows
-from dpcanary.training.settings import Purpose, Sampling
 from dpcanary.training.slots import Slots
+from dpcanary.training.training_settings import Purpose, Sampling
 
 # Lists have room for the mean size of a sample and this many standard deviations. A sample exceeds
 # that with probability 1e-22.

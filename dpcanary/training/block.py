@@ -10,19 +10,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
 from dpcanary.training.augmentation import Views
 from dpcanary.training.batches import batches_of
 from dpcanary.training.dpsgd import Stepping
+from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.gradients.linear import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.noise import Noise
-from dpcanary.training.plan import Plan
-from dpcanary.training.settings import Initialisation, Optimizer, Purpose
 from dpcanary.training.slots import Slots, assigned_worlds
+from dpcanary.training.training_settings import Initialisation, Optimizer, Purpose
 
 # A gradient shorter than this has no direction.
 _SHORTEST = 1e-30

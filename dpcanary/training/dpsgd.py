@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.training.settings import Loss, Optimizer, Sampling
+from dpcanary.training.training_settings import Loss, Optimizer, Sampling
 
 Schedule = Callable[[int], float]
 _CHOICES = {"adjacency": Adjacency, "sampling": Sampling, "optimizer": Optimizer, "loss": Loss}

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpcanary.canaries import Canary
-from dpcanary.checks import checked_count
-from dpcanary.devices import chosen_device
+from dpcanary.core.argument_checks import checked_count
+from dpcanary.core.devices import chosen_device
+from dpcanary.data.canaries import Canary
+from dpcanary.data.observations import Observation, parity
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation, parity
-from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble_plan import Plan, default_observation
 from dpcanary.training.initialisation import NO_RUN
-from dpcanary.training.plan import Plan, default_observation
 from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
-from dpcanary.training.settings import Initialisation, InitialWeights, WorldAssignment
+from dpcanary.training.training_settings import Initialisation, InitialWeights, WorldAssignment
 
 
 def train_ensemble(

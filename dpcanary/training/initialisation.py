@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator
-from dpcanary.training.settings import Initialisation, InitialWeights, Purpose
+from dpcanary.training.training_settings import Initialisation, InitialWeights, Purpose
 
 # An index that no run has. It keys parameters that are drawn once for all runs.
 NO_RUN = 2**32 - 1

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 
 def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:

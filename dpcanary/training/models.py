@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
+from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
-from dpcanary.plugins import function_named
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN, redraw
 from dpcanary.training.residual_networks import resnet9, wrn16_4
-from dpcanary.training.settings import (
+from dpcanary.training.training_settings import (
     Activation,
     InitialWeights,
     LearningRateSchedule,

@@ -3,9 +3,9 @@
 import numpy as np
 from torch import Tensor
 
-from dpcanary.randomness import philox_key
+from dpcanary.core.randomness import philox_key
 from dpcanary.training.kernels.philox import add_normals
-from dpcanary.training.settings import Purpose
+from dpcanary.training.training_settings import Purpose
 
 
 class Noise:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dpcanary.core.files import read_arrays, write_arrays
+from dpcanary.data.records import Records, Scaling, Split
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, write_arrays
-from dpcanary.records import Records, Scaling, Split
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.models import descent, module_of
 from dpcanary.training.runs import accuracy_of
-from dpcanary.training.settings import Initialisation, PretrainingStage, Purpose
-from dpcanary.training.simulation import Simulation, check_finite
+from dpcanary.training.simulated_trainings import Simulation, check_finite
+from dpcanary.training.training_settings import Initialisation, PretrainingStage, Purpose
 
 
 @dataclass(frozen=True)

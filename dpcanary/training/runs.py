@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.canaries import CanarySet
+from dpcanary.data.canaries import CanarySet
+from dpcanary.data.observations import Observation
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
-from dpcanary.records import Records
 from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD, state_tensors
+from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradients.gradient_path import GradientPath
-from dpcanary.training.plan import Plan
 
 # Share of the free memory that blocks may use. The rest is for allocations that are not counted.
 _SHARE = 0.5

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcanary.canaries import Canary
-from dpcanary.observations import Shard, shard_header
-from dpcanary.records import Split
+from dpcanary.data.canaries import Canary
+from dpcanary.data.observations import Shard, shard_header
+from dpcanary.data.records import Split
+from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.models import mechanism_of, module_of
-from dpcanary.training.plan import Plan
 from dpcanary.training.runs import Progress, no_progress, train_runs
-from dpcanary.training.settings import InitialWeights, TrainingStage
+from dpcanary.training.training_settings import InitialWeights, TrainingStage
 
 
 def train_shard(

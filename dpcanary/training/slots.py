@@ -9,17 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary, canary_type
-from dpcanary.checks import checked_count
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count
+from dpcanary.core.randomness import philox_key
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary, InputCanary, canary_type
+from dpcanary.data.observations import parity
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.observations import parity
-from dpcanary.randomness import philox_key
-from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.kernels.philox import random_words
-from dpcanary.training.settings import Purpose, Sampling, WorldAssignment
+from dpcanary.training.training_settings import Purpose, Sampling, WorldAssignment
 
 
 def assigned_worlds(

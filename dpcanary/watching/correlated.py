@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpcanary.accounting.phases import Phase
-from dpcanary.checks import checked_count
+from dpcanary.core.argument_checks import checked_count
+from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator
-from dpcanary.watching.randomness import Purpose
+from dpcanary.watching.purposes import Purpose
 from dpcanary.watching.recorder import Recorder, StepTold
 
 Floats = NDArray[np.float64]

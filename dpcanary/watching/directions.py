@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.checks import checked_count
+from dpcanary.core.argument_checks import checked_count
+from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator
-from dpcanary.watching.randomness import Purpose
+from dpcanary.watching.purposes import Purpose
 
 # Columns at most: a row of so many numbers stays in a core's cache.
 MOST_COLUMNS = 65_536

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri
 
-from dpcanary.watching.evidence import StepsSeen
+from dpcanary.watching.e_processes import StepsSeen
 
 Floats = NDArray[np.float64]
 

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_poisson
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.watching.alarms import Alarm
 from dpcanary.watching.directions import NoiseSeen
-from dpcanary.watching.findings import Alarm
-from dpcanary.watching.models_of_opacus import ModelOfOpacus, objects_of_opacus
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepTold, read_state
-from dpcanary.watching.result import WatchedTraining
+from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus
+from dpcanary.watching.watched_training import WatchedTraining
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpcanary.extras import lacking
+from dpcanary.core.optional_packages import lacking
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.recorder import Recorder, StepTold
 

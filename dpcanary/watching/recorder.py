@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.accounting.phases import Phase
-from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.files import read_arrays, write_arrays
 from dpcanary.errors import InputError
-from dpcanary.estimation.settings import Conversion
-from dpcanary.files import read_arrays, write_arrays
+from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.scoring.world_scores import WorldScores
-from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
+from dpcanary.watching.alarms import Alarm, alarm_of
+from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.directions import Directions, NoiseSeen
-from dpcanary.watching.evidence import Evidence, StepsSeen
-from dpcanary.watching.findings import Alarm, alarm_of
+from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.result import FEWEST_CANARIES, WatchedTraining
+from dpcanary.watching.watched_training import FEWEST_CANARIES, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dpcanary.results_lock import BY_COMMAND
+from dpcanary.experiment.results_lock import BY_COMMAND
 
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
@@ -46,7 +46,7 @@ def end_with_command() -> None:
 def print_success(results: Path, targets: Iterable[str]) -> None:
     """Prints the table of results, if these were asked for, and of Snakemake itself."""
     # Planning a run does not need it.
-    from dpcanary.results_table import asks_for_all, print_ending
+    from dpcanary.experiment.results_table import asks_for_all, print_ending
 
     by_command = BY_COMMAND in os.environ
     if asks_for_all(targets) and not by_command and (results / "summary.tsv").exists():

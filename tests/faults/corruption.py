@@ -18,17 +18,17 @@ import pandas as pd
 import study
 from miniatures import california_housing, cifar10, sst2
 
-from dpcanary.datasets.sources import load_source
+from dpcanary.core.files import read_arrays, read_header, sha256_of_file, shape_in_npz, write_arrays
+from dpcanary.core.provenance import check_origin, origins_in
+from dpcanary.core.sealed_tables import read_sealed_object, write_sealed_object
+from dpcanary.core.tsv_tables import read_table, write_table
+from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
-from dpcanary.estimation.calibration.store import cached_arrays
-from dpcanary.files import read_arrays, read_header, sha256_of_file, shape_in_npz, write_arrays
-from dpcanary.provenance import check_origin, origins_in
-from dpcanary.released import Released, open_release, write_release
-from dpcanary.sealed import read_sealed_object, write_sealed_object
-from dpcanary.settings.experiment import read_experiment
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import Products
-from dpcanary.tables import read_table, write_table
+from dpcanary.estimation.null_distributions.null_tables import cached_arrays
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import read_experiment
+from dpcanary.experiment.products import Products
+from dpcanary.experiment.release import Released, open_release, write_release
 
 ORIGIN = "scores/a:0123456789abcdef"
 MADE = "made anew"

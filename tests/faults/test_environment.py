@@ -17,9 +17,9 @@ from running import DPCANARY, PATIENCE, ROOT, SNAKEFILE, environment, looked, wa
 from sampling import exhaustive, some_of
 from study import make, printed_at_its_end, results, run, start
 
-from dpcanary.audits.running import run_config
+from dpcanary.audits.workflow_run import run_config
 from dpcanary.errors import InputError
-from dpcanary.results_lock import locked
+from dpcanary.experiment.results_lock import locked
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from dpcanary.accounting.calibration import calibrate_noise
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
 from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
+from dpcanary.accounting.noise_calibration import calibrate_noise
 
 
 def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> EpsilonBounds:

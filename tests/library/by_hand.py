@@ -10,14 +10,14 @@ from one_record_at_a_time import plain_gradients
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
+from dpcanary.adversaries.adversary_settings import CraftingStage
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.records import Records, Split
-from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.data.records import Records, Split
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.training.models import descent_of
-from dpcanary.training.settings import Loss
-from dpcanary.training.simulation import train_reference
+from dpcanary.training.simulated_trainings import train_reference
+from dpcanary.training.training_settings import Loss
 
 Floats = NDArray[np.float64]
 CPU = torch.device("cpu")

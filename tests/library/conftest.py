@@ -42,7 +42,9 @@ def few_told_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """More than 300 scores are many: told apart are those of 8 errors, and some ten besides."""
     # Compiles, which takes a while to import.
     from dpcanary.estimation import error_rates
-    from dpcanary.estimation.calibration import simulation, statistics, store
+    from dpcanary.estimation.null_distributions import null_tables as store
+    from dpcanary.estimation.null_distributions import simulated_nulls as simulation
+    from dpcanary.estimation.null_distributions import statistics
 
     for module in (error_rates, simulation):
         monkeypatch.setattr(module, "MOST_TOLD_APART", 300)

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from summaries import attack, gaussian_profile, row, summary_of
 
 from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.core.plugins import function_named
+from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.figures.attacks import Attack, ShownBound
-from dpcanary.figures.catalogue import figure_kind
-from dpcanary.plugins import function_named
 
 ALL = [*BUILT_IN]
 TRAINED = [name for name, canary in BUILT_IN.items() if canary.is_trained]

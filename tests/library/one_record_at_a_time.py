@@ -17,15 +17,15 @@ from opacus.layers import DPMultiheadAttention
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import Canary, DirectionCanary, InputCanary
-from dpcanary.randomness import philox_key
-from dpcanary.records import Records
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.randomness import philox_key
+from dpcanary.data.canaries import Canary, DirectionCanary, InputCanary
+from dpcanary.data.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.kernels import philox
 from dpcanary.training.models import convnet
-from dpcanary.training.settings import Loss, Sampling
+from dpcanary.training.training_settings import Loss, Sampling
 
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 NUM_TOKENS = 20

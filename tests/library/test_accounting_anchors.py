@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
 from dpcanary.errors import InputError
-from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 
 # By adjacency: the centres of both Gaussian mixtures, in each direction.
 CENTRES = {"substitute": [(1.0, -1.0)], "add_remove": [(1.0, 0.0), (0.0, 1.0)]}

@@ -8,9 +8,9 @@ import pytest
 
 from dpcanary.accounting import by_adjacency
 from dpcanary.accounting.comparison import compare_adjacencies
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
-from dpcanary.gdp import gdp_epsilon
 
 
 def compared(

@@ -13,15 +13,15 @@ from accounts import bounds_of, noise_for, setting, uppers_of
 from dpcanary import account_epsilon, calibrate_noise
 from dpcanary.accounting import account_epsilon_curve, privacy_profile
 from dpcanary.accounting import epsilon as epsilon_module
+from dpcanary.accounting.accounted_overview import upper_bounds
+from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.accounting.audit_noise import NoiseStage, noise_of
 from dpcanary.accounting.epsilon import with_fallback
 from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
-from dpcanary.accounting.noise import NoiseStage, noise_of
-from dpcanary.accounting.overview import upper_bounds
-from dpcanary.accounting.settings import AccountingStage
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.settings.audit import Audit
-from dpcanary.settings.experiment import Settings
+from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.experiment_config import Settings
 
 CONFIG_KEYS = {*Audit.model_fields, *Settings.model_fields}
 # Arguments of the library's functions that a config does not have: method, steps, epsilon.

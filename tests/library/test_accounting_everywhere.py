@@ -7,15 +7,15 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
-from dpcanary.accounting.calibration import calibrate_with_fallback
 from dpcanary.accounting.epsilon import account_epsilon, all_methods, checked_question
 from dpcanary.accounting.loose import renyi_divergences
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.noise_calibration import calibrate_with_fallback
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.accounting.pld import composed_losses
 from dpcanary.accounting.total_variation import total_variation_bound
-from dpcanary.adjacency import Adjacency
-from dpcanary.gdp import gdp_epsilon
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
 
 GRID_SEED, GRID_SIZE, SHORT_GRID_SIZE = 7, 500, 8
 

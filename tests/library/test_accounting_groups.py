@@ -15,8 +15,8 @@ from dpcanary.accounting.groups import account_group
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.cli import app
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.gdp import gdp_epsilon
 
 
 def printed(*arguments: str, is_refused: bool = False) -> str:

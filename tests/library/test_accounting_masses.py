@@ -14,7 +14,7 @@ from dpcanary.accounting.loss_masses import LossMasses
 from dpcanary.accounting.mechanism import Mechanism, Question
 from dpcanary.accounting.pld import _loss_of_step, step_deltas
 from dpcanary.accounting.prv import RemoveLoss, SubstituteLoss
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 
 strict_arithmetic = {"over": "raise", "invalid": "raise", "divide": "raise"}  # the accountant's
 

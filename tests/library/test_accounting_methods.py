@@ -16,9 +16,9 @@ from sampling import some_of
 
 from dpcanary import account_by_adjacency, account_epsilon, calibrate_noise
 from dpcanary.accounting import Phase, account_phases, gdp_epsilon, gdp_mu
+from dpcanary.accounting.audit_noise import NoiseStage, noise_of
 from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
-from dpcanary.accounting.noise import NoiseStage, noise_of
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 
 PLD, PRV, CLOSED_FORM, GROUP_PRIVACY, LOOSE = AccountingMethod

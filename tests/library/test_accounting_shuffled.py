@@ -8,15 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dpcanary.accounting.calibration import calibrate_shuffled
 from dpcanary.accounting.epsilon import account_epsilon_curve
-from dpcanary.accounting.losses import simulate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.noise_calibration import calibrate_shuffled
+from dpcanary.accounting.privacy_losses import simulate_epsilon
+from dpcanary.accounting.shuffled_epsilons import account_shuffled, guaranteed_epsilon
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism, batches_of_pass
-from dpcanary.accounting.shuffling import account_shuffled, guaranteed_epsilon
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 every_adjacency = pytest.mark.parametrize("adjacency", [*Adjacency])
 

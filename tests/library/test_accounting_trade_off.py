@@ -8,11 +8,11 @@ from scipy.stats import norm
 
 from dpcanary import AccountingError, InputError, Mechanism
 from dpcanary.accounting import gdp_epsilon, trade_off_curve
+from dpcanary.accounting.accounted_overview import upper_bounds
+from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.curve import GaussianCurve
-from dpcanary.accounting.overview import upper_bounds
-from dpcanary.accounting.settings import AccountingStage
-from dpcanary.accounting.trade_off import gaussian_distance
-from dpcanary.adjacency import Adjacency
+from dpcanary.accounting.exact_trade_off import gaussian_distance
+from dpcanary.core.adjacency import Adjacency
 
 # Centres of the sampled component in world 0 and in world 1, in units of C.
 CENTRES = {"substitute": (1.0, -1.0), "add_remove": (1.0, 0.0), "zero_out": (1.0, 0.0)}

@@ -11,25 +11,31 @@ from by_hand import CPU, Floats, experiment_of, overlapping_classes, with_refere
 from dpcanary.accounting.epsilon import privacy_profile
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
-from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary, Inserts
+from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage, OtherRecords
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.crafting import Crafting, craft_canaries, drawn_targets
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.settings import CraftingStage, DrawingStage, OtherRecords
-from dpcanary.canaries import CanarySet, GradientCanary, InputCanary, read_canaries, write_canaries
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_delta
+from dpcanary.core.plugins import function_named
+from dpcanary.core.randomness import generator
 from dpcanary.costs.probes import Shape, crafting_probe
-from dpcanary.gdp import gdp_delta
-from dpcanary.observations import hashes_of, read_shard, write_shard
-from dpcanary.plugins import function_named
-from dpcanary.randomness import generator
-from dpcanary.records import Split
+from dpcanary.data.canaries import (
+    CanarySet,
+    GradientCanary,
+    InputCanary,
+    read_canaries,
+    write_canaries,
+)
+from dpcanary.data.observations import hashes_of, read_shard, write_shard
+from dpcanary.data.records import Split
+from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.scoring.pooling import pool_scores
 from dpcanary.scoring.score_file import AuditScores
-from dpcanary.scoring.settings import ScoringStage
-from dpcanary.settings.experiment import Experiment
-from dpcanary.training.settings import TrainingStage
+from dpcanary.scoring.scoring_settings import ScoringStage
 from dpcanary.training.shard import train_shard
+from dpcanary.training.training_settings import TrainingStage
 
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 30, 5, 3
 CLIP, RATE, NOISE, NUM_STEPS = 0.6, 0.8, 0.01, 16

@@ -13,25 +13,30 @@ from by_hand import CPU, Floats, cosine, crafting_for, gradients_of, overlapping
 from one_record_at_a_time import clipped_sum
 from torch import nn
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.adversaries import gradient as of_gradients
+from dpcanary.adversaries import gradient_canaries as of_gradients
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
-from dpcanary.adversaries.gradient import random_dimensions, simulated_dimensions
-from dpcanary.adversaries.input import crafted_inputs, flipped_labels, mislabeled, natural
-from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
+from dpcanary.adversaries.gradient_canaries import random_dimensions, simulated_dimensions
+from dpcanary.adversaries.input_canaries import crafted_inputs, flipped_labels, mislabeled, natural
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.randomness import generator
+from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary
+from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator
-from dpcanary.records import Records, Split
 from dpcanary.scoring import scores
 from dpcanary.scoring.scores import ScoringContext, canary_loss, coordinate
-from dpcanary.training import simulation
+from dpcanary.training import simulated_trainings as simulation
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.models import module_of
 from dpcanary.training.noise import Noise
-from dpcanary.training.settings import Initialisation, Loss, Optimizer, Purpose
-from dpcanary.training.simulation import Movement, Reference, simulated_movement, train_reference
+from dpcanary.training.simulated_trainings import (
+    Movement,
+    Reference,
+    simulated_movement,
+    train_reference,
+)
+from dpcanary.training.training_settings import Initialisation, Loss, Optimizer, Purpose
 
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 40, 9, 5
 

@@ -8,11 +8,11 @@ from by_hand import Floats
 from scipy.special import logsumexp
 from scipy.stats import binom, ks_2samp, kstest, norm
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import DrawingStage, OtherRecords
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.settings import DrawingStage, OtherRecords
 from dpcanary.adversaries.shuffled_case import moves_of, pass_ratios
 from dpcanary.adversaries.worst_case import draw_worst_case, final_sum, log_likelihood_ratio
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.scoring.scores import ScoringContext
 

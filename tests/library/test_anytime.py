@@ -8,7 +8,7 @@ import pytest
 from scipy.special import ndtr
 
 from dpcanary import Mechanism, estimate_epsilon
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.estimation import (
     AnytimeBound,

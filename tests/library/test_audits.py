@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 import dpcanary
 from dpcanary import estimate_epsilon
-from dpcanary.audits.audit import config_of, name_of, write_config
-from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
-from dpcanary.audits.running import _only_looks, run_config
-from dpcanary.checks import checked_name
+from dpcanary.audits.own_audit import config_of, name_of, write_config
+from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
+from dpcanary.audits.workflow_run import _only_looks, run_config
 from dpcanary.cli import app
+from dpcanary.core.argument_checks import checked_name
 from dpcanary.costs.jobs import JobList
-from dpcanary.datasets.sources import load_source
+from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
-from dpcanary.results_lock import locked
-from dpcanary.settings.parsing import parse_experiment, read_config
-from dpcanary.training.settings import TrainingStage
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
+from dpcanary.experiment.results_lock import locked
+from dpcanary.training.training_settings import TrainingStage
 
 DIGITS = audited_data(read_source("digits"), source="digits")
 SHARED = {"delta": 1e-5}
@@ -192,8 +192,8 @@ def begun(tmp_path, monkeypatch):
         return tmp_path
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpcanary.costs.report.measured", seconds)
-    monkeypatch.setattr("dpcanary.audits.audit.run_audit", run_audit)
+    monkeypatch.setattr("dpcanary.costs.cost_report.measured", seconds)
+    monkeypatch.setattr("dpcanary.audits.own_audit.run_audit", run_audit)
     return configs
 
 

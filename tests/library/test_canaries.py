@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dpcanary.canaries import (
+from dpcanary.core.files import read_arrays, write_arrays
+from dpcanary.data.canaries import (
     CanarySet,
     DirectionCanary,
     GradientCanary,
@@ -12,7 +13,6 @@ from dpcanary.canaries import (
     write_canaries,
 )
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, write_arrays
 
 DRAWS = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
 IMAGES = np.random.default_rng(1).normal(size=(3, 3, 4, 5)).astype(np.float32)

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
 from dpcanary.adversaries.catalogue import BUILT_IN, adversary
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.drawing import Drawing
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.plugins import function_named
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
+from dpcanary.experiment.audit_config import Audit
 from dpcanary.figures import style
-from dpcanary.observations import Observation
-from dpcanary.plugins import function_named
-from dpcanary.settings.audit import Audit
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENTRIES = list(BUILT_IN.values())

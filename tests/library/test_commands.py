@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
 from dpcanary.cli import app
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_from_ranks
-from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.scoring.world_scores import read_world_scores
 

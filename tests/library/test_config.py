@@ -16,30 +16,31 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcanary.accounting.noise import NoiseStage
-from dpcanary.accounting.settings import AccountingStage
+from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.accounting.audit_noise import NoiseStage
 from dpcanary.adversaries.adversary import Score
-from dpcanary.adversaries.catalogue import BUILT_IN
-from dpcanary.adversaries.settings import (
+from dpcanary.adversaries.adversary_settings import (
     CraftingStage,
     DrawingStage,
     MetagradientSettings,
     MetagradientStage,
 )
-from dpcanary.audits.releasing import released_config
-from dpcanary.datasets.settings import DatasetStage
-from dpcanary.encoders.settings import FeaturesStage
+from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.audits.release_making import released_config
+from dpcanary.core.setting_fields import ClosedModel, UsedIf, metadata_of
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.encoder_settings import FeaturesStage
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
-from dpcanary.estimation.settings import EstimationStage
-from dpcanary.fields import ClosedModel, UsedIf, metadata_of
-from dpcanary.observations import Observation
-from dpcanary.scoring.settings import ScoringStage
-from dpcanary.settings import parsing, schema
-from dpcanary.settings.audit import Audit
-from dpcanary.settings.experiment import Dataset, Experiment, Settings, read_experiment
-from dpcanary.settings.figure import Figure
-from dpcanary.settings.parsing import parse_experiment, read_config
-from dpcanary.training.settings import PretrainingSettings, ReferenceStage, TrainingStage
+from dpcanary.estimation.estimation_settings import EstimationStage
+from dpcanary.experiment import config_parsing as parsing
+from dpcanary.experiment import config_schema as schema
+from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
+from dpcanary.experiment.experiment_config import Dataset, Experiment, Settings, read_experiment
+from dpcanary.experiment.figure_config import Figure
+from dpcanary.scoring.scoring_settings import ScoringStage
+from dpcanary.training.training_settings import PretrainingSettings, ReferenceStage, TrainingStage
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted({*(ROOT / "config").rglob("*.yaml")} - {ROOT / "config/datasets.yaml"})

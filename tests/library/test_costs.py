@@ -20,27 +20,28 @@ from running import TINY, Project, call
 
 from dpcanary import Mechanism, runs_needed
 from dpcanary.adversaries.adversary import Score
+from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.settings import CraftingStage, DrawingStage
-from dpcanary.canaries import GradientCanary, InputCanary
-from dpcanary.costs import jobs, probes, report
+from dpcanary.costs import cost_report as report
+from dpcanary.costs import jobs, probes
+from dpcanary.costs.cost_report import notes_of, probed_costs, text_of, wall_seconds
 from dpcanary.costs.jobs import JobList, shape_of
-from dpcanary.costs.planned import planned_audits
 from dpcanary.costs.probes import Probe, Seconds, Shape, measured, random_records
-from dpcanary.costs.report import notes_of, probed_costs, text_of, wall_seconds
-from dpcanary.datasets.sources import load_source
-from dpcanary.datasets.splitting import split_records
+from dpcanary.costs.run_costs import planned_audits
+from dpcanary.data.canaries import GradientCanary, InputCanary
+from dpcanary.data.observations import Observation, Shard, write_shard
+from dpcanary.data.records import Split, write_split
+from dpcanary.data.sources import load_source
+from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation, Shard, write_shard
-from dpcanary.records import Split, write_split
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
+from dpcanary.experiment.experiment_config import Dataset, Experiment
 from dpcanary.scoring.score_file import AuditScores, write_scores
-from dpcanary.settings.experiment import Dataset, Experiment
-from dpcanary.settings.parsing import parse_experiment, read_config
-from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.simulation import Reference
+from dpcanary.training.simulated_trainings import Reference
+from dpcanary.training.training_settings import TrainingStage
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -522,7 +523,7 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
     of = parse_experiment(config)
     listed = JobList(of, folder=None, device="cpu").table
     assert listed.groupby("rule")["jobs"].sum().to_dict() == project.plan().jobs
-    monkeypatch.setattr("dpcanary.costs.report.measured", as_if_measured)
+    monkeypatch.setattr("dpcanary.costs.cost_report.measured", as_if_measured)
     Path("experiment.json").write_text(of.to_json())
     call("estimate_cost", experiment="experiment.json", cores=4)
     printed = capsys.readouterr()

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcanary.datasets.settings import DatasetStage
-from dpcanary.datasets.sources import load_records
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.sources import load_records
 from dpcanary.errors import InputError
-from dpcanary.settings.data_files import DataFiles
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import Products
-from dpcanary.workflow.sources import SourceRules
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.data_files import DataFiles
+from dpcanary.experiment.products import Products
+from dpcanary.workflow.record_files import SourceRules
 
 TABLE = "a,b,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n"
 SHA256 = hashlib.sha256(TABLE.encode()).hexdigest()

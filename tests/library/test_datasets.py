@@ -19,14 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcanary.datasets.public import purchase100_synthetic
-from dpcanary.datasets.settings import SourceStage
-from dpcanary.datasets.source import KNOWN_SOURCES, Source
-from dpcanary.datasets.sources import DRAW, READ, load_records, load_source
-from dpcanary.datasets.splitting import split_records
+from dpcanary.core.files import write_arrays
+from dpcanary.data.dataset_settings import SourceStage
+from dpcanary.data.public_datasets import purchase100_synthetic
+from dpcanary.data.record_source import KNOWN_SOURCES, Source
+from dpcanary.data.records import Records, Split
+from dpcanary.data.sources import DRAW, READ, load_records, load_source
+from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
-from dpcanary.files import write_arrays
-from dpcanary.records import Records, Split
 
 DATA = Path(os.environ.get("DPCANARY_DATA", ""))
 real = pytest.mark.skipif("DPCANARY_DATA" not in os.environ, reason="needs DPCANARY_DATA")
@@ -206,7 +206,7 @@ def test_details_of_forms(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="needs an encoder"):
         split_records(texts, num_records=2, seed=0)
     # Purchases are read in blocks; and each group has its class.
-    monkeypatch.setattr("dpcanary.datasets.public._BLOCK_BYTES", 4000)
+    monkeypatch.setattr("dpcanary.data.public_datasets._BLOCK_BYTES", 4000)
     path = filled(tmp_path / "purchase.csv", purchases())
     read = load_source("purchase100", files=[path])
     np.testing.assert_array_equal(read.training.features, PURCHASES.features)
@@ -440,7 +440,7 @@ def test_the_seed_decides_the_split_and_counts_and_blocks_do_not(monkeypatch):
     np.testing.assert_array_equal(fewer.test.features, whole.test.features[:20])
     with_test = split_records(source_of(test=SOURCE.training[:9]), num_records=60, seed=3)
     np.testing.assert_array_equal(with_test.private.labels, whole.private.labels)
-    monkeypatch.setattr("dpcanary.datasets.source._BLOCK_NUMBERS", 28)
+    monkeypatch.setattr("dpcanary.data.record_source._BLOCK_NUMBERS", 28)
     for part, other in zip(parts_of(split()), parts_of(whole), strict=True):
         np.testing.assert_allclose(part.features, other.features, rtol=1e-6)
         np.testing.assert_array_equal(part.labels, other.labels)

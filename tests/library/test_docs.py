@@ -13,8 +13,8 @@ import yaml
 import dpcanary
 from benchmarks.page_numbers import value_of
 from dpcanary import Mechanism, account_by_adjacency
-from dpcanary.printing import rounded_down, rounded_up
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.core.printing import rounded_down, rounded_up
+from dpcanary.experiment.config_parsing import parse_experiment
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

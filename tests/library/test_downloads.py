@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from running import call
 
-from dpcanary.datasets.catalogue import Entry, entry_of, read_catalogue
-from dpcanary.datasets.download import fetch
-from dpcanary.datasets.source import KNOWN_SOURCES
+from dpcanary.core.files import read_json
+from dpcanary.core.program_messages import progress
+from dpcanary.data.dataset_catalogue import Entry, entry_of, read_catalogue
+from dpcanary.data.downloads import fetch
+from dpcanary.data.record_source import KNOWN_SOURCES
 from dpcanary.errors import InputError
-from dpcanary.files import read_json
-from dpcanary.program import progress
 
 ROOT = Path(__file__).parents[2]
 CATALOGUE = ROOT / "config/datasets.yaml"

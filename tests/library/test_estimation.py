@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
 from dpcanary import Mechanism, assess_claim, estimate_epsilon, runs_needed
+from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks, expected_bound
 from dpcanary.estimation.error_rates import (
@@ -17,9 +18,8 @@ from dpcanary.estimation.error_rates import (
     counts_told_apart,
     simultaneous_local_level,
 )
-from dpcanary.estimation.rules import RULES, ThresholdRule
+from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 from dpcanary.estimation.threshold_rules import _halves
-from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 DELTA = 1e-5
 SIZE = 40

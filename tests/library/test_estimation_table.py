@@ -8,16 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_one_run, summary
+from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
-from dpcanary.estimation.rules import RULES, Proof
-from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.rule_catalogue import RULES, Proof
 from dpcanary.estimation.table import ceilings_table, estimates_by_runs, estimates_table
+from dpcanary.experiment import summary
+from dpcanary.experiment.summary import described_data, summary_rows
 from dpcanary.scoring.score_file import AuditScores
-from dpcanary.summary import described_data, summary_rows
-from dpcanary.training.settings import WorldAssignment
 from dpcanary.training.slots import assigned_worlds
+from dpcanary.training.training_settings import WorldAssignment
 
 KNOWN = {"threshold_rules": ("simultaneous", "in_sample"), "conversions": (Conversion.GDP,)}
 STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **KNOWN)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from dpcanary.core.optional_packages import EXTRAS, require
 from dpcanary.errors import explained
 from dpcanary.estimation import Guesses, epsilon_of_guesses
-from dpcanary.estimation.one_run import methods
-from dpcanary.extras import EXTRAS, require
+from dpcanary.estimation.one_run import guess_methods as methods
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -69,8 +69,8 @@ def test_what_needs_an_extra_says_how_to_get_it_and_all_else_works():
     names = ["watch", "audit", "training.train_ensemble"]
     code = f"""
 import dpcanary
-from dpcanary.reports import of_experiment, of_own_audit
-from dpcanary import results_table
+from dpcanary.reports import experiment_report as of_experiment, own_audit_report as of_own_audit
+from dpcanary.experiment import results_table
 dpcanary.calibrate_noise, dpcanary.epsilons_of, dpcanary.AuditResults
 dpcanary.estimation.expected_bound(mechanism=1.0, num_runs=60, delta=1e-5)
 dpcanary.accounting.trade_off_curve

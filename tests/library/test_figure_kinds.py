@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from summaries import attack, below, gaussian_profile, legend, row, summary_of
 
+from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
-from dpcanary.figures.catalogue import FIGURE_KINDS
+from dpcanary.experiment.figure_catalogue import FIGURE_KINDS
 from dpcanary.figures.layout import value_ticks
-from dpcanary.plugins import function_named
 
 # The columns of the points of lines, where a kind has lines, then labels of axes with their units.
 _RUNS = "number of runs R, of both worlds together"

@@ -23,7 +23,8 @@ from scipy.stats import binomtest, norm, ttest_1samp, ttest_rel
 from summaries import attack, below, legend, summary_of, titles
 
 from dpcanary import estimate_epsilon
-from dpcanary.estimation.rules import RULES
+from dpcanary.core.gdp import gdp_delta
+from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.figures.accuracy import accuracy_table
 from dpcanary.figures.attacks import (
     Attack,
@@ -34,7 +35,6 @@ from dpcanary.figures.attacks import (
     thinned,
 )
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
-from dpcanary.gdp import gdp_delta
 from dpcanary.scoring.world_scores import WorldScores
 
 

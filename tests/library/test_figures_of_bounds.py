@@ -13,16 +13,16 @@ import yaml
 from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, below, legend, row, summary_of, titles, written_below
 
+from dpcanary.core.setting_fields import Shown
 from dpcanary.errors import InputError
-from dpcanary.fields import Shown
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Experiment
+from dpcanary.experiment.products import Products
+from dpcanary.experiment.summary import AXES, SHOWN
+from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
-from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import Products
-from dpcanary.summary import AXES, SHOWN
-from dpcanary.unplanned_looks import record_looks
-from dpcanary.workflow.figures import FigureRules
+from dpcanary.workflow.figure_files import FigureRules
 
 BOTH = ("simultaneous", "in_sample")
 RUNS = {"num_runs": [100, 500, 2000]}

@@ -19,16 +19,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import files, sealed
-from dpcanary.canaries import CanarySet, GradientCanary, InputCanary, read_canaries, write_canaries
+from dpcanary.core import files
+from dpcanary.core import sealed_tables as sealed
+from dpcanary.core.provenance import origins_in
+from dpcanary.core.tsv_tables import read_table, write_table
+from dpcanary.data.canaries import (
+    CanarySet,
+    GradientCanary,
+    InputCanary,
+    read_canaries,
+    write_canaries,
+)
+from dpcanary.data.observations import Shard, read_shard, write_shard
+from dpcanary.data.records import Records, Scaling, Split, read_split, write_split
 from dpcanary.errors import InputError, explained
-from dpcanary.observations import Shard, read_shard, write_shard
-from dpcanary.provenance import origins_in
-from dpcanary.records import Records, Scaling, Split, read_split, write_split
 from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
-from dpcanary.tables import read_table, write_table
 from dpcanary.training.pretraining import Pretrained, read_pretrained, write_pretrained
-from dpcanary.training.simulation import Reference, read_reference, write_reference
+from dpcanary.training.simulated_trainings import Reference, read_reference, write_reference
 
 ORIGIN = "accounting/a:0123456789abcdef"
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ from scipy.integrate import quad
 from scipy.stats import kstest, norm
 
 from dpcanary.accounting.curve import GaussianCurve
-from dpcanary.accounting.trade_off import largest_mu
-from dpcanary.adjacency import Adjacency
+from dpcanary.accounting.exact_trade_off import largest_mu
+from dpcanary.adversaries.adversary_settings import DrawingStage
 from dpcanary.adversaries.drawing import Drawing
 from dpcanary.adversaries.landscape_law import (
     Array,
@@ -29,9 +29,9 @@ from dpcanary.adversaries.loss_landscape import (
     process_of,
     two_levels,
 )
-from dpcanary.adversaries.settings import DrawingStage
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.scores import ScoringContext
 
 DELTA = 1e-5

@@ -11,9 +11,9 @@ from scipy.stats import binom, norm
 from typer.testing import CliRunner
 
 from dpcanary.accounting import Adjacency, Mechanism, gdp_epsilon, heuristic_epsilon
+from dpcanary.accounting.accounted_overview import upper_bounds
+from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.last_iterate import LEAST_DELTA
-from dpcanary.accounting.overview import upper_bounds
-from dpcanary.accounting.settings import AccountingStage
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 

@@ -21,9 +21,9 @@ from dpcanary.accounting import (
     meaning_of_phases,
     meaning_of_shuffled,
     privacy_profile,
-    trade_off,
     trade_off_curve,
 )
+from dpcanary.accounting import exact_trade_off as trade_off
 from dpcanary.accounting.curve import GaussianCurve
 from dpcanary.accounting.groups import curves_of_group
 from dpcanary.accounting.meaning import EpsilonCurve

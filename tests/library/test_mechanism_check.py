@@ -24,18 +24,23 @@ from benchmarks import further_loops
 from benchmarks.check import NOT_FOUND, OTHER_SETTINGS, RIGHT, WRONG
 from benchmarks.loops import by_hand, clipped_by, one_at_a_time, opacus, summed, unclipped
 from dpcanary import Records, check_mechanism
+from dpcanary.checking.mechanism.clipping_tests import _normalisation
+from dpcanary.checking.mechanism.exact_laws import binomial_p_values, disjoint_pairs, spread_p_value
+from dpcanary.checking.mechanism.jax_probe import JaxProbe
+from dpcanary.checking.mechanism.measurements import Measurements, Plan, Settings, Trainings
+from dpcanary.checking.mechanism.mechanism_check import PROPERTIES, smallest_errors
+from dpcanary.checking.mechanism.probe import TENSORS, Probe, by_column, probe_records
+from dpcanary.checking.mechanism.property_tests import (
+    Measured,
+    Property,
+    findings_of,
+    level_of_each,
+)
+from dpcanary.checking.mechanism.property_tests import Test as OneTest
+from dpcanary.checking.mechanism.sampling_tests import _least_hypergeometric
+from dpcanary.checking.mechanism.trace import Trace
 from dpcanary.cli import app
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check.check import PROPERTIES, smallest_errors
-from dpcanary.mechanism_check.clipping import _normalisation
-from dpcanary.mechanism_check.findings import Measured, Property, findings_of, level_of_each
-from dpcanary.mechanism_check.findings import Test as OneTest
-from dpcanary.mechanism_check.jax_probe import JaxProbe
-from dpcanary.mechanism_check.laws import binomial_p_values, disjoint_pairs, spread_p_value
-from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, Trainings
-from dpcanary.mechanism_check.probe import TENSORS, Probe, by_column, probe_records
-from dpcanary.mechanism_check.sampling import _least_hypergeometric
-from dpcanary.mechanism_check.trace import Trace
 from dpcanary.own_training import assert_mechanism
 from dpcanary.training import DPSGD, InputCanary, train_ensemble
 

@@ -14,22 +14,22 @@ from torch.func import functional_call, grad
 from tqdm import tqdm
 
 from dpcanary.adversaries import metagradient as adversaries
+from dpcanary.adversaries.adversary_settings import MetagradientSettings, MetagradientStage
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.adversaries.crafting import craft_canaries
-from dpcanary.adversaries.input import flipped_labels
-from dpcanary.adversaries.settings import MetagradientSettings, MetagradientStage
-from dpcanary.canaries import CanarySet
+from dpcanary.adversaries.input_canaries import flipped_labels
+from dpcanary.data.canaries import CanarySet
+from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
+from dpcanary.experiment import products as shared
+from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.metagradients import reverse
 from dpcanary.metagradients import training as trainings
 from dpcanary.metagradients.reverse import loss_gap_objective, metasmoothness, planned_segments
 from dpcanary.metagradients.training import Batch, Descent, Task, Training, trained
-from dpcanary.records import Records, Split
-from dpcanary.settings import products as shared
-from dpcanary.settings.experiment import Experiment
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
-from dpcanary.training.settings import Initialisation
+from dpcanary.training.training_settings import Initialisation
 
 SHAPE = (1, 6, 6)
 MOMENTUM = {"momentum": 0.8, "weight_decay": 0.02}

@@ -20,11 +20,11 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
+from dpcanary.checking.model import model_check as check
+from dpcanary.checking.model.model_check import assert_model, check_model
+from dpcanary.checking.model.record_gradients import Batch, norms_of, one_at_a_time
 from dpcanary.cli import app
 from dpcanary.errors import InputError
-from dpcanary.model_check import check
-from dpcanary.model_check.check import assert_model, check_model
-from dpcanary.model_check.gradients import Batch, norms_of, one_at_a_time
 from dpcanary.training.modules.kept_state import kept_state
 
 WORDS = 11

@@ -15,12 +15,21 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from typer.testing import CliRunner
 
+from dpcanary.checking.neighbours.neighbour_datasets import Data
+from dpcanary.checking.neighbours.neighbours_check import (
+    NeighboursCheck,
+    assert_neighbours,
+    check_neighbours,
+)
+from dpcanary.checking.neighbours.records_seen import (
+    NotingArray,
+    NotingTensor,
+    Reader,
+    loaders_noted,
+)
+from dpcanary.checking.neighbours.replacements import Replacement
 from dpcanary.cli import app
 from dpcanary.errors import InputError
-from dpcanary.neighbours.check import NeighboursCheck, assert_neighbours, check_neighbours
-from dpcanary.neighbours.datasets import Data
-from dpcanary.neighbours.records_seen import NotingArray, NotingTensor, Reader, loaders_noted
-from dpcanary.neighbours.replacements import Replacement
 from dpcanary.own_training import record_sums
 
 COUNT, WIDTH, LIMIT, RATE = 90, 4, 0.6, 0.15

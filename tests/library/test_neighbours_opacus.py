@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.neighbour_trainings import RIGHT, WRONG, Training, records
 from benchmarks.neighbours import blind, checked, failing, is_named
-from dpcanary.neighbours.check import NeighboursCheck, check_neighbours
-from dpcanary.neighbours.replacements import Replacement
+from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
+from dpcanary.checking.neighbours.replacements import Replacement
 
 MODES = (
     *("hooks", "functorch", "expanded weights", "ghost clipping", "clipping per layer"),

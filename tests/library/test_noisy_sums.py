@@ -8,9 +8,15 @@ import torch
 from torch import nn
 
 from benchmarks.loops import by_hand, moved
-from dpcanary.mechanism_check.measurements import FRAMEWORKS, Plan, Settings, records_of, with_sums
-from dpcanary.mechanism_check.noisy_sums import SumsMode, steps_of
-from dpcanary.mechanism_check.replay import depends_on_sums_alone
+from dpcanary.checking.mechanism.measurements import (
+    FRAMEWORKS,
+    Plan,
+    Settings,
+    records_of,
+    with_sums,
+)
+from dpcanary.checking.mechanism.noisy_sums import SumsMode, steps_of
+from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone
 
 SHAPES = [torch.Size([2, 3]), torch.Size([3, 2]), torch.Size([3]), torch.Size([2, 3])]
 SCALE = 0.7

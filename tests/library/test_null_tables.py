@@ -15,14 +15,23 @@ from scipy.stats import ks_2samp
 
 from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.accounting import gdp_mu, trade_off_curve
-from dpcanary.estimation.calibration import simulation, statistics, store
-from dpcanary.estimation.calibration.simulation import default_num_samples, simulate_statistics
-from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
+from dpcanary.core.files import read_arrays, write_arrays
 from dpcanary.estimation.error_rates import counts_told_apart
 from dpcanary.estimation.families import AUC, GDP, GRID, STRICT_SCAN, Family, direct_family
-from dpcanary.estimation.rules import RULES
+from dpcanary.estimation.null_distributions import null_tables as store
+from dpcanary.estimation.null_distributions import simulated_nulls as simulation
+from dpcanary.estimation.null_distributions import statistics
+from dpcanary.estimation.null_distributions.simulated_nulls import (
+    default_num_samples,
+    simulate_statistics,
+)
+from dpcanary.estimation.null_distributions.statistics import (
+    NullTable,
+    observed_statistics,
+    scan_terms,
+)
+from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.estimation.subsampled_family import subsampled_family
-from dpcanary.files import read_arrays, write_arrays
 
 CALIBRATED = [rule for rule, entry in RULES.items() if entry.is_calibrated]
 each_family = pytest.mark.parametrize("family", [GDP, direct_family(1e-5)], ids=["gdp", "direct"])

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, write_arrays
-from dpcanary.observations import (
+from dpcanary.core.files import read_arrays, write_arrays
+from dpcanary.data.observations import (
     Shard,
     hashes_of,
     parity,
@@ -22,8 +21,9 @@ from dpcanary.observations import (
     shard_path,
     write_shard,
 )
+from dpcanary.errors import InputError
+from dpcanary.experiment.audit_config import Audit
 from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
-from dpcanary.settings.audit import Audit
 
 NUM_REPEATS, NUM_RUNS = 2, 8
 

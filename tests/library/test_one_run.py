@@ -14,12 +14,17 @@ from scipy.stats import binom
 from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.accounting import trade_off_curve
 from dpcanary.commands import estimate as commands_estimate
+from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import family_of
-from dpcanary.estimation.one_run.estimate import epsilon_of_guesses
-from dpcanary.estimation.one_run.methods import order_statistic_p_value
-from dpcanary.estimation.one_run.slots import Guesses, guess_pairs, guess_slots, slot_dependence
-from dpcanary.estimation.rules import RULES
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.one_run.guess_methods import order_statistic_p_value
+from dpcanary.estimation.one_run.one_run_bound import epsilon_of_guesses
+from dpcanary.estimation.one_run.slot_guesses import (
+    Guesses,
+    guess_pairs,
+    guess_slots,
+    slot_dependence,
+)
+from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.figures import canary_sets, models_trained
 from dpcanary.figures.notes import slots_in_words
 from dpcanary.reports.headline import bound_sentences

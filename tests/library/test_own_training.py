@@ -26,7 +26,7 @@ from dpcanary.accounting import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import assess_claim_anytime, estimate_epsilon_at_looks
 from dpcanary.own_training import loss_difference
-from dpcanary.own_training.one_run import Journal
+from dpcanary.own_training.one_training import Journal
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 DELTA = 1e-4

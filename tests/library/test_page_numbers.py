@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import digests, page_numbers, peers, published
 from benchmarks.page_numbers import filled, pages, with_numbers, written
-from dpcanary.files import read_json
+from dpcanary.core.files import read_json
 
 # What these pages compute takes a long accounting, or a null distribution of many scores.
 _SLOW = {"pitfalls.md", "results/cebere.md"}

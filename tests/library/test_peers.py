@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 
 from benchmarks import peer_adapters, peers
 from dpcanary import estimate_epsilon
-from dpcanary.files import read_json
+from dpcanary.core.files import read_json
 
 ROOT = Path(__file__).parents[2]
 RESULTS = read_json(peers.RESULTS)

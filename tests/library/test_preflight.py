@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from dpcanary.audits.preflight import check_before, check_experiment, needs_check
 from dpcanary.cli import app
-from dpcanary.devices import chosen_device
+from dpcanary.core.devices import chosen_device
+from dpcanary.core.files import write_text
 from dpcanary.errors import InputError
-from dpcanary.files import write_text
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.experiment.config_parsing import parse_experiment
 
 DIGITS = {"source": "digits", "num_records": 100}
 
@@ -123,8 +123,8 @@ def test_the_command_says_so_before_it_times_or_starts_anything(tmp_path, monkey
         raise AssertionError("something was started")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpcanary.costs.report.measured", never)
-    monkeypatch.setattr("dpcanary.audits.running._status", never)
+    monkeypatch.setattr("dpcanary.costs.cost_report.measured", never)
+    monkeypatch.setattr("dpcanary.audits.workflow_run._status", never)
     command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
     command += ["--num-steps", "20", "--model", "normalised_models:build", "--cost"]
     with pytest.raises(InputError, match="BatchNorm1d"):

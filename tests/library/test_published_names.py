@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dpcanary.commands.plan import plan
+from dpcanary.core.installation import config_named, published_names
 from dpcanary.errors import InputError
-from dpcanary.installation import config_named, published_names
-from dpcanary.settings.parsing import parse_experiment, read_config
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "config/published").glob("*.yaml"))

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from dpcanary import InputError, Mechanism
 from dpcanary.accounting import gdp_epsilon, trade_off_curve
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.estimation import (
     RankRule,
     assess_claim_from_ranks,
@@ -21,8 +21,13 @@ from dpcanary.estimation import (
     ranks_of_truth,
 )
 from dpcanary.estimation.families import GDP, direct_family
-from dpcanary.estimation.ranks.laws import Lists, curve_of_claim, curve_of_family, largest_chances
-from dpcanary.estimation.ranks.methods import (
+from dpcanary.estimation.ranks.rank_laws import (
+    Lists,
+    curve_of_claim,
+    curve_of_family,
+    largest_chances,
+)
+from dpcanary.estimation.ranks.rank_methods import (
     RANK_RULES,
     GuessedSecrets,
     exposure_weights,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpcanary.datasets.source import Source
+from dpcanary.data.record_source import Source
+from dpcanary.data.records import Records, Split, integer_labels
 from dpcanary.errors import InputError
-from dpcanary.records import Records, Split, integer_labels
 
 FEATURES = [[0.5, -1.0], [2.0, 3.0], [0.0, 1.5]]
 LABELS = [2, 0, 1]

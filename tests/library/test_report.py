@@ -13,13 +13,15 @@ import pytest
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.mechanism import AccountingMethod
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.printing import confidence_in_words
+from dpcanary.core.provenance import KEY, origin_of_png, verified_in_words
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import RULES
-from dpcanary.estimation.settings import Conversion
-from dpcanary.figures.overview import draw_overview
-from dpcanary.printing import confidence_in_words
-from dpcanary.provenance import KEY, origin_of_png, verified_in_words
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import RULES
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.figures.overview_figure import draw_overview
+from dpcanary.reports.experiment_report import _of_real_record
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -28,11 +30,9 @@ from dpcanary.reports.headline import (
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.of_experiment import _of_real_record
-from dpcanary.reports.of_own_audit import report_of_own_audit
-from dpcanary.reports.page import Report, html_of
+from dpcanary.reports.own_audit_report import report_of_own_audit
+from dpcanary.reports.report_page import Report, html_of
 from dpcanary.scoring.world_scores import WorldScores
-from dpcanary.settings.parsing import parse_experiment
 
 
 def headline(**changes: object) -> Headline:

@@ -12,14 +12,14 @@ import pytest
 from summaries import row, summary_of
 from typer.testing import CliRunner
 
-from dpcanary.audits.results import AuditResults
+from dpcanary.audits.audit_results import AuditResults
 from dpcanary.cli import app
+from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
-from dpcanary.results_table import in_words, read_results, results_lines, results_table
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import Products
-from dpcanary.tables import write_table
-from dpcanary.unplanned_looks import record_looks
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.products import Products
+from dpcanary.experiment.results_table import in_words, read_results, results_lines, results_table
+from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import failures, print_failure, print_success
 
 

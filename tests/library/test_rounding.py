@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.text import Text
 
-from dpcanary.estimation.estimate import estimate_epsilon
+from dpcanary.estimation.lower_bound import estimate_epsilon
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.scoring.world_scores import WorldScores
 

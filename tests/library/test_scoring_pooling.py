@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcanary.canaries import CanarySet, InputCanary, read_canaries, write_canaries
+from dpcanary.data.canaries import CanarySet, InputCanary, read_canaries, write_canaries
+from dpcanary.data.observations import Shard, hashes_of, parity, read_shard, shard_path, write_shard
 from dpcanary.errors import InputError
-from dpcanary.observations import Shard, hashes_of, parity, read_shard, shard_path, write_shard
+from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.scoring.pooling import checked_shards, pool_scores
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext, logit_difference
-from dpcanary.scoring.settings import ScoringStage
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.scoring.scoring_settings import ScoringStage
 
 AUDIT = {
     "canary": "worst_case", "score": "transcript", "sample_rate": 0.5, "noise_multiplier": 2.0,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import Canary, CanarySet, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.log_sums import log_sums
+from dpcanary.data.canaries import Canary, CanarySet, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
-from dpcanary.log_sums import log_sums
-from dpcanary.observations import Observation
 from dpcanary.scoring.scores import (
     ScoringContext,
     as_observed,

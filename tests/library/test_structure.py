@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from dpcanary.accounting import losses
-from dpcanary.adversaries import settings as adversaries_settings
-from dpcanary.datasets import source
+from dpcanary.accounting import privacy_losses as losses
+from dpcanary.adversaries import adversary_settings as adversaries_settings
+from dpcanary.checking.mechanism import measurements
+from dpcanary.core.plugins import registered
+from dpcanary.data import record_source as source
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check import measurements
-from dpcanary.own_training import one_run
-from dpcanary.plugins import registered
-from dpcanary.secrets import laws
-from dpcanary.training import settings as training_settings
-from dpcanary.training.settings import TrainingStage
-from dpcanary.workflow.code import _closure, _module_files, digest_of_code, imports_of
+from dpcanary.own_training import one_training as one_run
+from dpcanary.secrets import secret_laws as laws
+from dpcanary.training import training_settings
+from dpcanary.training.training_settings import TrainingStage
+from dpcanary.workflow.code_digests import _closure, _module_files, digest_of_code, imports_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpcanary"
@@ -38,43 +38,72 @@ PURPOSES = {  # Their numbers are part of the key of every stream, and never cha
 }
 
 
+# Each room may import those above it. Errors are a part of the front door that all may import.
+ROOMS = (
+    *("core", "data", "accounting", "metagradients", "training", "scoring", "estimation"),
+    *("adversaries", "experiment", "costs", "figures", "reports", "watching", "checking"),
+    *("own_training", "secrets", "audits", "workflow", "commands"),
+)
+FRONT_DOOR = {"__init__", "__main__", "cli", "errors", "pytest_plugin", "version"}
+PUBLIC_NAMES = {"extend"}  # of other rooms, and no code
+
+
+def test_the_root_holds_the_front_door_alone():
+    assert {path.stem for path in PACKAGE.glob("*.py")} == FRONT_DOOR
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms == {*ROOMS} | PUBLIC_NAMES
+
+
+def test_a_file_s_name_says_what_is_in_it_without_its_folder():
+    names = [path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_imports_point_one_way():
-    """Between packages none points back; nor between modules, so each can be imported first."""
-    packages: dict[str, set[str]] = {}
+    """From a room to those above it in the list; and no modules import each other."""
     modules: dict[Path, set[Path]] = {}
+    against: list[str] = []
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         assert not re.search(r"(import|from) snakemake", text)
-        unit = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         if path.name == "__init__.py":  # they load nothing by themselves
             continue
         tree = ast.parse(text)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpcanary"):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
-                units = {name.split(".")[1] for name in names}
-                packages.setdefault(unit, set()).update(units - {unit})
+                imported = {name.split(".")[1] for name in names} - {room, *FRONT_DOOR}
+                allowed = ROOMS[: ROOMS.index(room)] if room in ROOMS else ROOMS
+                allowed = ("core",) if room == "errors" else allowed
+                against += [f"{path.name}: {name}" for name in imported - {*allowed, *PUBLIC_NAMES}]
                 if node in tree.body:
                     files = [_module_files(name, {"dpcanary": ROOT}) for name in names]
                     modules.setdefault(path, set()).update(*files)
-    for graph in (packages, modules):
-        graphlib.TopologicalSorter(graph).prepare()  # raises CycleError on a cycle
+    assert against == []
+    graphlib.TopologicalSorter(modules).prepare()  # raises CycleError on a cycle
     assert sum(map(len, modules.values())) > len(modules) > 100
-    assert not [unit for unit, imported in packages.items() if "workflow" in imported]
+
+
+def own_files(package: str, *without: str) -> list[str]:
+    """The modules of a package, without some."""
+    names = [path.stem for path in (PACKAGE / package).glob("*.py")]
+    return [f"{package}/{name}.py" for name in names if name not in without]
 
 
 def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
     """A change of others reruns none of their jobs; and training is told nothing of canaries."""
     modules = imports_of(ROOT / "scripts/train_shard.py", ROOT)
     assert modules[0] == "scripts/train_shard.py"
-    assert {"dpcanary/training/runs.py", "dpcanary/canaries.py"} <= set(modules)
+    assert {"dpcanary/training/runs.py", "dpcanary/data/canaries.py"} <= set(modules)
     assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
-    later = ("adversaries", "scoring", "estimation", "figures", "accounting", "settings", "costs")
-    of_settings = ("training/settings", "estimation/settings", "settings")
+    later = ("adversaries", "scoring", "estimation", "figures", "accounting", "experiment", "costs")
+    of_settings = ("training/training_settings", "estimation/estimation_settings", "experiment")
+    sources = (*own_files("data", "records", "canaries", "observations"), "workflow")
     for program, others in {
-        "train_shard": (*later, "__init__.py", "datasets", "encoders", "workflow"),
+        "train_shard": (*later, "__init__.py", *sources),
         "download_file": of_settings,
-        "extract_features": (*of_settings, "datasets/splitting"),
+        "extract_features": (*of_settings, "data/splitting"),
         "prepare_dataset": of_settings,
         "draw_shard": of_settings[1:],  # scores name the loss of a training
     }.items():
@@ -105,7 +134,7 @@ for name in {names}:
     lines = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT)
     for name, line in zip(names, lines.splitlines(), strict=True):
         loaded = {str(Path(path).resolve().relative_to(ROOT)) for path in line.split("|")}
-        loaded -= {"dpcanary/namespaces.py", "dpcanary/version.py"}
+        loaded -= {"dpcanary/core/public_names.py", "dpcanary/version.py"}
         loaded = {path for path in loaded if not path.endswith("__init__.py")}
         assert loaded <= {*imports_of(ROOT / f"scripts/{name}.py", ROOT)}
 
@@ -133,16 +162,16 @@ def test_a_public_name_counts_as_the_module_that_defines_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("from dpcanary.accounting import gdp_mu\n")
     closure = _closure([program], {"dpcanary": ROOT})
-    assert ROOT / "dpcanary/gdp.py" in closure
+    assert ROOT / "dpcanary/core/gdp.py" in closure
     assert not [path for path in closure if "training" in path.parts]
     program.write_text("import dpcanary\n")
     closure = _closure([program], {"dpcanary": ROOT})
-    assert {ROOT / "dpcanary/gdp.py", ROOT / "dpcanary/training/ensemble.py"} <= closure
+    assert {ROOT / "dpcanary/core/gdp.py", ROOT / "dpcanary/training/ensemble.py"} <= closure
 
 
 def test_a_digest_follows_the_function_that_a_program_is_told():
     program = ROOT / "scripts/craft_canaries.py"
-    functions = ("dpcanary.adversaries.gradient:least_updated",)
+    functions = ("dpcanary.adversaries.gradient_canaries:least_updated",)
     assert digest_of_code(program, ROOT) != digest_of_code(program, ROOT, functions=functions)
     with pytest.raises(InputError, match=r"there is no module 'dpcanary\.nowhere'"):
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
@@ -152,7 +181,7 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
 
 def test_a_digest_is_the_same_in_every_process():
     code = (
-        "from pathlib import Path; from dpcanary.workflow.code import digest_of_code;"
+        "from pathlib import Path; from dpcanary.workflow.code_digests import digest_of_code;"
         "print(digest_of_code(Path('scripts/summarise.py').absolute(), Path.cwd()))"
     )
     digests = set()
@@ -177,7 +206,9 @@ def installed(folder: Path, name: str, group: str) -> Path:
 def test_a_digest_follows_what_other_packages_register(group, program, tmp_path, monkeypatch):
     module = installed(tmp_path, "plugged", group)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("dpcanary.workflow.code.registered", registered.__wrapped__)  # not cached
+    monkeypatch.setattr(
+        "dpcanary.workflow.code_digests.registered", registered.__wrapped__
+    )  # not cached
 
     def digests(content: str) -> list[str]:
         module.write_text(f"import plugged_too\nMINE = {content}\n")

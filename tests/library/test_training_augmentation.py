@@ -19,10 +19,10 @@ from one_record_at_a_time import (
 )
 from torch import nn
 
-from dpcanary.canaries import GradientCanary
+from dpcanary.core.randomness import philox_key
+from dpcanary.data.canaries import GradientCanary
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.randomness import philox_key
-from dpcanary.records import Records
 from dpcanary.training.augmentation import Views, augmented, check_augmented
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
@@ -30,7 +30,7 @@ from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.kernels.philox import random_words
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.residual_networks import resnet9, wrn16_4
-from dpcanary.training.settings import Purpose
+from dpcanary.training.training_settings import Purpose
 
 RECORDS, VIEWS, SIDE = 5, 3, 12
 

@@ -11,17 +11,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.randomness import generator, philox_key
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator, philox_key
-from dpcanary.records import Records
 from dpcanary.training.batches import Batches, KnownBatches, batches_of
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.kernels.philox import sample_mask
-from dpcanary.training.settings import Purpose, Sampling
 from dpcanary.training.slots import slots_of, table_of
+from dpcanary.training.training_settings import Purpose, Sampling
 
 CPU = torch.device("cpu")
 N, NUM_PARAMETERS, SEED = 23, 9, 11

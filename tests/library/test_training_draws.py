@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binomtest, kstest, norm
 
+from dpcanary.core.randomness import derived_seed, generator, philox_key
 from dpcanary.errors import InputError
-from dpcanary.randomness import derived_seed, generator, philox_key
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.settings import Purpose, WorldAssignment
 from dpcanary.training.slots import assigned_worlds, check_assignment
+from dpcanary.training.training_settings import Purpose, WorldAssignment
 
 SEED = 11
 ALL_ONES = 0xFFFFFFFF

@@ -18,18 +18,18 @@ from one_record_at_a_time import MODELS, Training
 from opacus import GradSampleModule
 from torch import Tensor, nn
 
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.records import Records
 from dpcanary.training import runs as runs_module
 from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.initialisation import initial_parameters
-from dpcanary.training.plan import Plan
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.settings import Initialisation, InitialWeights, Optimizer, Sampling
+from dpcanary.training.training_settings import Initialisation, InitialWeights, Optimizer, Sampling
 
 N, NUM_FEATURES, NUM_STEPS, SEED, TARGET = 24, 6, 9, 11, 4
 SETTINGS = DPSGD(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpcanary.training.kernels import linear as elementwise
-from dpcanary.training.kernels.perceptron import compiled
+from dpcanary.training.kernels import linear_kernel as elementwise
+from dpcanary.training.kernels.perceptron_kernel import compiled
 
 
 def in_a_loop(function: Callable[[float], float]) -> Callable[[NDArray[np.float32]], NDArray]:

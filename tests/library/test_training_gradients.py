@@ -18,8 +18,8 @@ from torch.nn.utils import vector_to_parameters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients import perceptron as perceptron_path
@@ -34,7 +34,7 @@ from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.units import keep_freed_memory, prepared
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.runs import accuracy_of
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 Conv, Linear, Pool, ReLU = nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.ReLU
 pytestmark = pytest.mark.usefixtures("compiled_kernels")

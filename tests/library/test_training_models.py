@@ -13,19 +13,19 @@ from one_record_at_a_time import perceptron
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from dpcanary.accounting.overview import profile, upper_bounds
-from dpcanary.accounting.settings import AccountingStage
+from dpcanary.accounting.accounted_overview import profile, upper_bounds
+from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.adversaries.adversary_settings import CraftingStage
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.input import mislabeled
-from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.canaries import InputCanary
-from dpcanary.datasets.source import Source
-from dpcanary.datasets.splitting import split_records
+from dpcanary.adversaries.input_canaries import mislabeled
+from dpcanary.data.canaries import InputCanary
+from dpcanary.data.record_source import Source
+from dpcanary.data.records import Records, Split, read_split, write_split
+from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
-from dpcanary.records import Records, Split, read_split, write_split
-from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import pretrained_models, reference_models
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Experiment
+from dpcanary.experiment.products import pretrained_models, reference_models
 from dpcanary.training import pretraining as pretrainings
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
@@ -33,9 +33,15 @@ from dpcanary.training.initialisation import NO_RUN, redraw
 from dpcanary.training.models import convnet, mechanism_of, module_of, resnet18
 from dpcanary.training.pretraining import Pretrained, pretrain, public_records
 from dpcanary.training.residual_networks import resnet9, wrn16_4
-from dpcanary.training.settings import Initialisation, Loss, ModelKind, Purpose, TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.simulation import Reference, simulated_movement, train_reference
+from dpcanary.training.simulated_trainings import Reference, simulated_movement, train_reference
+from dpcanary.training.training_settings import (
+    Initialisation,
+    Loss,
+    ModelKind,
+    Purpose,
+    TrainingStage,
+)
 
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {"shape": (6,), "num_classes": 3}

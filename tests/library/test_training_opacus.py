@@ -17,13 +17,13 @@ from opacus.optimizers import DPOptimizer, optimizer
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import InputCanary
-from dpcanary.records import Records
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.data.canaries import InputCanary
+from dpcanary.data.records import Records
 from dpcanary.training.dpsgd import DPSGD, Stepping, state_tensors
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.noise import Noise
-from dpcanary.training.settings import Optimizer
+from dpcanary.training.training_settings import Optimizer
 
 # The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.
 pytestmark = [

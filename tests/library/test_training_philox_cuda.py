@@ -15,9 +15,9 @@ import torch
 from one_record_at_a_time import DEVICES
 from test_training_draws import plain_row_of_words
 
-from dpcanary.randomness import philox_key
+from dpcanary.core.randomness import philox_key
 from dpcanary.training.kernels import philox
-from dpcanary.training.settings import Purpose
+from dpcanary.training.training_settings import Purpose
 
 if sys.platform != "linux":
     pytest.skip("there is no Triton for this system", allow_module_level=True)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from test_training_ensemble import SETTINGS, TARGET, N, some_records, train
 from torch import nn
 
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
-from dpcanary.observations import Observation
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.observations import Observation
 from dpcanary.training.gradients.linear import spanning_basis
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.settings import Initialisation, Optimizer
+from dpcanary.training.training_settings import Initialisation, Optimizer
 
 NUM_FEATURES, NUM_CLASSES = 48, 3
 WIDTH = NUM_FEATURES + 1

@@ -13,16 +13,16 @@ from one_record_at_a_time import MODELS, OUTPUTS, Training, Vector, clipped_sum,
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
-from dpcanary.observations import Observation
-from dpcanary.records import Records
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.observations import Observation
+from dpcanary.data.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.noise import Noise
-from dpcanary.training.settings import Initialisation, Optimizer, Purpose, Sampling
 from dpcanary.training.slots import slots_of, table_of
+from dpcanary.training.training_settings import Initialisation, Optimizer, Purpose, Sampling
 
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
 CPU, COUNT, SEED, RUNS = torch.device("cpu"), 18, 11, (6, 7, 1_000_003)

@@ -10,13 +10,13 @@ from one_record_at_a_time import Net as Named
 from opacus.layers import DPGRU, DPRNN
 from torch import Tensor, nn
 
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.records import Records
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.supported import check_logits, check_parameters, check_supported
-from dpcanary.training.settings import Loss
 from dpcanary.training.slots import table_of
+from dpcanary.training.training_settings import Loss
 
 
 def Net(*layers: nn.Module) -> nn.Module:  # noqa: N802, as its class is called in messages

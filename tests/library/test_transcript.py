@@ -8,13 +8,13 @@ from by_hand import Floats
 from scipy.stats import ks_2samp, norm
 from torch import nn
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary_settings import DrawingStage
 from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.adversaries.worst_case import draw_worst_case
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary
+from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.records import Records
 from dpcanary.scoring.scores import ensemble_scores
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dpcanary.accounting.phases import Phase
-from dpcanary.adjacency import Adjacency
-from dpcanary.estimation.estimate import estimate_epsilon
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.own_training.result import OwnAudit
-from dpcanary.printing import rounded_up
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.printing import rounded_up
+from dpcanary.estimation.lower_bound import estimate_epsilon
+from dpcanary.own_training.training_audit_result import OwnAudit
 from dpcanary.scoring.world_scores import WorldScores
 
 DELTA, NOISE, RATE, STEPS = 1e-6, 1.5, 0.125, 60  # eight passes of eight batches

@@ -24,12 +24,12 @@ from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.phases import Phase
 from dpcanary.cli import app
 from dpcanary.own_training import Recorder, StepTold, read_watched
-from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
+from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.correlated import CorrelatedRecorder
 from dpcanary.watching.directions import Directions
-from dpcanary.watching.evidence import Evidence, StepsSeen
+from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.report import report_of_watched_training
+from dpcanary.watching.watch_report import report_of_watched_training
 
 SHAPES = {"first": (30, 40), "bias": (7,), "last": (20, 10)}
 NUM_PARAMETERS = 1_407

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpcanary.workflow import progress as shown
-from dpcanary.workflow.progress import WorkflowProgress, fraction_done, make_display
+from dpcanary.workflow import run_progress as shown
+from dpcanary.workflow.run_progress import WorkflowProgress, fraction_done, make_display
 from snakemake_logger_plugin_dpcanary import LogHandler
 
 RULES = Path(__file__).parents[2] / "rules"

@@ -12,18 +12,18 @@ from matplotlib.figure import Figure
 from running import call
 from summaries import summary_of
 
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.plugins import function_named
+from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import ThresholdRule
-from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.rule_catalogue import ThresholdRule
+from dpcanary.experiment.figure_catalogue import FIGURE_KINDS, FigureKind, figure_kind
+from dpcanary.experiment.figure_config import Figure as FigureSettings
 from dpcanary.figures import style
-from dpcanary.figures.catalogue import FIGURE_KINDS, FigureKind, figure_kind
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.storage import FILES, READ, Files, write_figure
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.plugins import function_named
 from dpcanary.scoring.score_file import AuditScores, write_scores
-from dpcanary.settings.figure import Figure as FigureSettings
-from dpcanary.tables import write_table
 
 _RULES = {"threshold_rules": (ThresholdRule.SIMULTANEOUS,), "conversions": (Conversion.GDP,)}
 _STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **_RULES)

@@ -9,27 +9,27 @@ import pytest
 from running import call as run
 
 from dpcanary import Mechanism, account_epsilon
-from dpcanary.accounting.noise import NoiseStage, noise_of
-from dpcanary.accounting.settings import AccountingStage
-from dpcanary.adjacency import Adjacency
-from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.canaries import read_canaries
-from dpcanary.datasets.settings import DatasetStage
+from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.accounting.audit_noise import NoiseStage, noise_of
+from dpcanary.adversaries.adversary_settings import CraftingStage
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.files import read_arrays, read_json, write_text
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.sealed_tables import write_sealed_object
+from dpcanary.core.setting_fields import ClosedModel
+from dpcanary.core.tsv_tables import read_table, write_table
+from dpcanary.data.canaries import read_canaries
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.observations import read_shard, shard_path
+from dpcanary.data.records import read_split
 from dpcanary.errors import InputError
-from dpcanary.estimation.settings import EstimationStage
-from dpcanary.fields import ClosedModel
-from dpcanary.files import read_arrays, read_json, write_text
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.observations import read_shard, shard_path
-from dpcanary.records import read_split
+from dpcanary.estimation.estimation_settings import EstimationStage
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import table_of_audits
 from dpcanary.scoring.score_file import read_scores
-from dpcanary.scoring.settings import ScoringStage
-from dpcanary.sealed import write_sealed_object
-from dpcanary.settings.experiment import table_of_audits
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.tables import read_table, write_table
-from dpcanary.training.settings import ReferenceStage
-from dpcanary.training.simulation import read_reference
+from dpcanary.scoring.scoring_settings import ScoringStage
+from dpcanary.training.simulated_trainings import read_reference
+from dpcanary.training.training_settings import ReferenceStage
 
 SHARED = {"dataset": "digits", "sample_rate": 1.0, "num_steps": 10, "record_every": 5}
 CONFIG = {

@@ -12,14 +12,14 @@ from scipy.special import ndtr, ndtri
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.estimation import EpsilonEstimate
 from dpcanary.estimation.anytime import EProcess, lines_of_curves
+from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import GDP, Family
-from dpcanary.estimation.one_run.estimate import OneRunEstimate, epsilon_of_guesses
-from dpcanary.estimation.one_run.slots import Guesses, guess_slots
-from dpcanary.estimation.rules import RULES, ThresholdRule
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.one_run.one_run_bound import OneRunEstimate, epsilon_of_guesses
+from dpcanary.estimation.one_run.slot_guesses import Guesses, guess_slots
+from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 
 SIGNIFICANCE = 0.05
 DELTA = 1e-5

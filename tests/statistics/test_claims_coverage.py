@@ -8,9 +8,9 @@ from sampling import exhaustive
 from simulated import DELTA, SIGNIFICANCE, allowed, estimates_of, gaussian, mapped, transcripts
 
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.estimation import power as claims
-from dpcanary.estimation.rules import RULES
-from dpcanary.gdp import gdp_epsilon
+from dpcanary.estimation.rule_catalogue import RULES
 
 SELDOM = Mechanism("substitute", sample_rate=0.01, noise_multiplier=0.7, num_steps=500)
 

@@ -14,19 +14,23 @@ import simulated
 from sampling import exhaustive
 from simulated import DELTA, LAWS, SIGNIFICANCE, Law, allowed, direct_pair, estimates_of, gaussian
 
+from dpcanary.accounting.exact_trade_off import trade_off_curve
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.trade_off import trade_off_curve
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.estimation import estimate_epsilon_at_looks
-from dpcanary.estimation.calibration.statistics import curve_of, observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import calibrated_bound, null_table
+from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.families import GDP, direct_family
-from dpcanary.estimation.rules import RULES, ThresholdRule
-from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.null_distributions.null_tables import calibrated_bound, null_table
+from dpcanary.estimation.null_distributions.statistics import (
+    curve_of,
+    observed_statistics,
+    scan_terms,
+)
+from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 from dpcanary.estimation.table import estimates_table
-from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores
-from dpcanary.training.settings import WorldAssignment
 from dpcanary.training.slots import assigned_worlds
+from dpcanary.training.training_settings import WorldAssignment
 
 VALID = [rule for rule, entry in RULES.items() if entry.is_valid]
 CALIBRATED = [rule for rule, entry in RULES.items() if entry.is_calibrated]

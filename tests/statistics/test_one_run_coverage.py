@@ -8,9 +8,9 @@ import pytest
 from sampling import exhaustive
 from simulated import DELTA, allowed, bound_of_guesses
 
-from dpcanary.estimation.one_run.slots import guess_pairs, guess_slots
-from dpcanary.estimation.rules import RULES
-from dpcanary.gdp import gdp_epsilon
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.estimation.one_run.slot_guesses import guess_pairs, guess_slots
+from dpcanary.estimation.rule_catalogue import RULES
 
 METHODS = [rule for rule, entry in RULES.items() if entry.guesses]
 ANY_DEPENDENCE = [rule for rule in METHODS if RULES[rule].any_dependence]

@@ -12,17 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.estimation import estimate_epsilon_from_ranks
 from dpcanary.estimation.families import GDP, Family, direct_family
-from dpcanary.estimation.ranks.laws import (
+from dpcanary.estimation.ranks.rank_laws import (
     Lists,
     NullCurve,
     curve_of_family,
     largest_chances,
     ranks_of_truth,
 )
-from dpcanary.estimation.ranks.methods import (
+from dpcanary.estimation.ranks.rank_methods import (
     RANK_RULES,
     GuessedSecrets,
     RankRule,

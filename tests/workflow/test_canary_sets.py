@@ -10,7 +10,7 @@ import yaml
 from miniatures import cifar10
 from running import Project
 
-from dpcanary.canaries import read_canaries
+from dpcanary.data.canaries import read_canaries
 
 SHARED = {
     "canary": ["random_record", "loss", "metagradient"], "adjacency": "add_remove",

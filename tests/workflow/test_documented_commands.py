@@ -12,7 +12,7 @@ import yaml
 from running import ROOT, environment, printed_by
 
 from dpcanary.cli import app
-from dpcanary.installation import config_named
+from dpcanary.core.installation import config_named
 
 NAMES = ("README.md", "CONTRIBUTING.md", "profiles/README.md", "benchmarks/README.md")
 PAGES = [ROOT / name for name in NAMES] + [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")]

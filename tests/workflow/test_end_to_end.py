@@ -10,9 +10,9 @@ import pytest
 from running import SNAKEMAKE, TINY, Project, content_of, looked, printed_by, with_audit
 from sampling import exhaustive
 
-from dpcanary.figures.catalogue import figure_kind
-from dpcanary.files import sha256_of_file
-from dpcanary.results_table import read_results
+from dpcanary.core.files import sha256_of_file
+from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.results_table import read_results
 
 AUDITS_OF_STEPS = [f"steps-{canary}" for canary in TINY["audits"]["steps"]["canary"]]
 RESULTS_TABLE = r"audit +canary +runs +shown +add/remove +substitute +rule"

@@ -15,11 +15,11 @@ from running import ROOT, SNAKEFILE, SNAKEMAKE, TINY, Project, printed_by
 from test_canary_sets import CONFIG as OF_SETS
 from test_pins import pins
 
-from dpcanary.accounting.noise import CALIBRATION
+from dpcanary.accounting.audit_noise import CALIBRATION
 from dpcanary.adversaries.catalogue import BUILT_IN
-from dpcanary.estimation.rules import RULES
-from dpcanary.figures.catalogue import FIGURE_KINDS
-from dpcanary.workflow.code import imports_of
+from dpcanary.estimation.rule_catalogue import RULES
+from dpcanary.experiment.figure_catalogue import FIGURE_KINDS
+from dpcanary.workflow.code_digests import imports_of
 
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml", "triton": "torch"}  # comes with it

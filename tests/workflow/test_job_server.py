@@ -10,8 +10,8 @@ import psutil
 import pytest
 from running import PATIENCE, environment, wait_for
 
+from dpcanary.workflow.job_python import JobServer
 from dpcanary.workflow.job_server import IDLE
-from dpcanary.workflow.python import JobServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
 

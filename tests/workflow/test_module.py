@@ -10,7 +10,7 @@ from running import ROOT, SNAKEMAKE, Plan, built_package, printed_by, shared
 pytestmark = pytest.mark.long
 RUN = ["--cores", "2", "--configfile", "own.yaml"]
 OWN = """
-from dpcanary.installation import SNAKEFILE
+from dpcanary.core.installation import SNAKEFILE
 
 module privacy:
     snakefile: str(SNAKEFILE)

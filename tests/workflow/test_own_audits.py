@@ -20,8 +20,8 @@ from selenium import webdriver
 from typer.testing import CliRunner
 
 from dpcanary import AuditResults, audit
-from dpcanary.audits.running import run_config
-from dpcanary.audits.verifying import verify_results
+from dpcanary.audits.verification import verify_results
+from dpcanary.audits.workflow_run import run_config
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from running import DPCANARY, ROOT, TINY, Project, printed_by, program, shared, values_of
 
+from dpcanary.core.provenance import Job, listed, origin_of, origins_in
+from dpcanary.core.sealed_tables import write_sealed_object, write_sealed_table
 from dpcanary.errors import InputError
-from dpcanary.provenance import Job, listed, origin_of, origins_in
-from dpcanary.reports.of_experiment import report_of_experiment
-from dpcanary.results_table import read_results
-from dpcanary.sealed import write_sealed_object, write_sealed_table
+from dpcanary.experiment.results_table import read_results
+from dpcanary.reports.experiment_report import report_of_experiment
 
 # What the config has two of, so that they can be exchanged.
 BOTH = {

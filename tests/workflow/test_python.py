@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from dpcanary.workflow import python
+from dpcanary.workflow import job_python as python
 
 OWN_PYTHON = sys.executable
 

@@ -19,18 +19,18 @@ import yaml
 from running import DPCANARY, ROOT, SNAKEFILE, TINY, Plan, Project, printed_by, shared
 from typer.testing import CliRunner
 
-from dpcanary.audits.crating import write_crate
-from dpcanary.audits.releasing import release_results, released_config
-from dpcanary.audits.running import run_config
-from dpcanary.audits.verifying import verify_results
+from dpcanary.audits.release_making import release_results, released_config
+from dpcanary.audits.ro_crate import write_crate
+from dpcanary.audits.verification import verify_results
+from dpcanary.audits.workflow_run import run_config
 from dpcanary.cli import app
+from dpcanary.core.provenance import CRATE
 from dpcanary.errors import InputError
-from dpcanary.provenance import CRATE
-from dpcanary.released import MANIFEST, Released, open_release
-from dpcanary.reports.of_experiment import report_of_experiment
-from dpcanary.settings.experiment import Experiment, read_experiment
-from dpcanary.settings.parsing import parse_experiment, read_config
-from dpcanary.settings.products import Products
+from dpcanary.experiment.config_parsing import parse_experiment, read_config
+from dpcanary.experiment.experiment_config import Experiment, read_experiment
+from dpcanary.experiment.products import Products
+from dpcanary.experiment.release import MANIFEST, Released, open_release
+from dpcanary.reports.experiment_report import report_of_experiment
 
 pytestmark = pytest.mark.long
 # What the standard has under its address is given to the validator by hand.

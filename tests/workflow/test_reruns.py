@@ -54,29 +54,35 @@ ACCOUNTS = {"account", "summarise", *FIGURES}
 DATA = {"prepare_dataset", *REFERENCE}
 # For each module of names or settings: the rules that an edit reruns.
 EXPECTED = {
-    "adjacency.py": REFERENCE | ACCOUNTS | DRAWING | {"calibrate_noise", "compare_adjacencies"},
-    "observations.py": {*DRAWING, *REFERENCE},  # as training/settings.py, which names them
-    "accounting/noise.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
+    "core/adjacency.py": REFERENCE
+    | ACCOUNTS
+    | DRAWING
+    | {"calibrate_noise", "compare_adjacencies"},
+    "data/observations.py": {*DRAWING, *REFERENCE},  # as training/settings.py, which names them
+    "accounting/audit_noise.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
     # Training is with calibrated noise, and estimates may use the accountants' curves.
     "accounting/mechanism.py": {*ACCOUNTS, *TRAINING, "calibrate_noise", "compare_adjacencies"},
-    "accounting/settings.py": {*ACCOUNTS, "compare_adjacencies"},
+    "accounting/accounting_settings.py": {*ACCOUNTS, "compare_adjacencies"},
     "adversaries/adversary.py": FIGURES,
     "adversaries/catalogue.py": FIGURES,
-    "adversaries/settings.py": {*DRAWING, *CRAFTING},
-    "datasets/settings.py": {"extract_features", *DATA},
-    "datasets/source.py": {"extract_features", *DATA},
-    "datasets/splitting.py": DATA,
-    "encoders/settings.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
-    "estimation/rules.py": ESTIMATES,
-    "estimation/settings.py": ESTIMATES,
+    "adversaries/adversary_settings.py": {*DRAWING, *CRAFTING},
+    "data/dataset_settings.py": {"extract_features", *DATA},
+    "data/record_source.py": {"extract_features", *DATA},
+    "data/splitting.py": DATA,
+    "data/encoder_settings.py": {
+        "extract_features",
+        *(DATA - {"estimate_by_runs"}),
+    },  # of images alone
+    "estimation/rule_catalogue.py": ESTIMATES,
+    "estimation/estimation_settings.py": ESTIMATES,
     # No jobs of the workflow.
-    "accounting/losses.py": set(),
-    "mechanism_check/measurements.py": set(),
-    "own_training/one_run.py": set(),
-    "released.py": set(),  # of a workflow that trains
-    "scoring/settings.py": SCORES,
-    "training/settings.py": {*REFERENCE, *DRAWING},  # losses are scores, which name them
-    "watching/randomness.py": set(),
+    "accounting/privacy_losses.py": set(),
+    "checking/mechanism/measurements.py": set(),
+    "own_training/one_training.py": set(),
+    "experiment/release.py": set(),  # of a workflow that trains
+    "scoring/scoring_settings.py": SCORES,
+    "training/training_settings.py": {*REFERENCE, *DRAWING},  # losses are scores, which name them
+    "watching/purposes.py": set(),
 }
 
 
@@ -114,7 +120,7 @@ def enums_of(path: str) -> list[ast.ClassDef]:
 def test_all_names_and_settings_are_edited_here():
     modules = [*(ROOT / "dpcanary").rglob("*.py")]
     paths = [str(path.relative_to(ROOT / "dpcanary")) for path in modules]
-    named = {path for path in paths if path.endswith("/settings.py") or enums_of(path)}
+    named = {path for path in paths if path.endswith("_settings.py") or enums_of(path)}
     assert named <= EXPECTED.keys()
     assert sum(len(enums_of(path)) for path in named) > 15
 

@@ -13,13 +13,13 @@ import yaml
 from running import DPCANARY, ROOT, TINY, Project, printed_by, shared
 from sampling import exhaustive, some_of
 
-from dpcanary.audits import verifying
-from dpcanary.audits.verifying import Verification, Verified, verify_results
-from dpcanary.estimation.calibration.store import cached_arrays
-from dpcanary.reports.of_experiment import report_of_experiment
-from dpcanary.sealed import read_sealed_object, write_sealed_object
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.tables import write_table
+from dpcanary.audits import verification as verifying
+from dpcanary.audits.verification import Verification, Verified, verify_results
+from dpcanary.core.sealed_tables import read_sealed_object, write_sealed_object
+from dpcanary.core.tsv_tables import write_table
+from dpcanary.estimation.null_distributions.null_tables import cached_arrays
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.reports.experiment_report import report_of_experiment
 
 RUN = [*DPCANARY, "run", "experiment.yaml", "--cores", "2"]
 # It trains nothing, so what is verified more than once is verified in seconds.

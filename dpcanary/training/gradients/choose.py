@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from dpcanary.canaries import DirectionCanary, GradientCanary
+from dpcanary.data.canaries import DirectionCanary, GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.augmentation import check_augmented
 from dpcanary.training.dpsgd import DPSGD
@@ -19,8 +19,8 @@ from dpcanary.training.gradients.perceptron import (
     linear_layers,
 )
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.settings import Initialisation, Loss, Optimizer
 from dpcanary.training.slots import Slots
+from dpcanary.training.training_settings import Initialisation, Loss, Optimizer
 
 
 def path_of(

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.perceptron import DenseLayers, linear_layers, scales_of
-from dpcanary.training.kernels.convolution import (
+from dpcanary.training.kernels.convolution_kernel import (
     input_gradients,
     pooled_convolutions,
     record_gradients,
 )
 from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.modules.units import keep_freed_memory
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 # With 64, a step still takes less than two thirds of the module path's time.
 _MOST_CHANNELS = 64

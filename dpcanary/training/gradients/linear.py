@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.kernels.linear import add_clipped_gradients
+from dpcanary.training.kernels.linear_kernel import add_clipped_gradients
 from dpcanary.training.losses import residuals, target_outputs
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 # Widths are padded with zero features to whole cache lines; misaligned rows are a fifth slower.
 _ALIGNMENT = 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.kernels.perceptron import (
+from dpcanary.training.kernels.perceptron_kernel import (
     RELU,
     SIGMOID,
     TANH,
@@ -17,7 +17,7 @@ from dpcanary.training.kernels.perceptron import (
     add_clipped_gradients,
 )
 from dpcanary.training.losses import residuals, target_outputs
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 _ATEN = torch.ops.aten

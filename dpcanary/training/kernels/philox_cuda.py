@@ -21,7 +21,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.training.settings import Purpose
+from dpcanary.training.training_settings import Purpose
 
 _MULTIPLIER_0, _MULTIPLIER_1 = tl.constexpr(0xD2511F53), tl.constexpr(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)

@@ -22,7 +22,7 @@ from dpcanary.training.modules.layer_rules import contribution
 from dpcanary.training.modules.recording import Recorder, Used, used_by_all, used_by_one
 from dpcanary.training.modules.supported import check_logits, check_supported
 from dpcanary.training.modules.units import TOLERANCE, find_units, keep_freed_memory, prepared
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 # Records whose outputs are computed at once.
 _RECORDS_TOGETHER = 512

@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from dpcanary.training.losses import record_losses
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 Dims = tuple[int | None, ...]
 

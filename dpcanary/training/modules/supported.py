@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from dpcanary.errors import InputError
 from dpcanary.training.modules.kept_state import kept_state
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 # Recurrent layers whose gradients PyTorch does not find record by record; their twins of Opacus
 # have the same weights and outputs.

@@ -21,7 +21,7 @@ from dpcanary.errors import InputError
 from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.layer_rules import contribution
 from dpcanary.training.modules.recording import Dims, Recorder, Unit, Used, used_by_one
-from dpcanary.training.settings import Loss
+from dpcanary.training.training_settings import Loss
 
 # Parameters of mallopt, from malloc.h of the GNU C library, and their new values. Blocks of up to
 # 32 MiB (the largest value allowed) come from the heap, which is only shrunk by 1 GiB or more.

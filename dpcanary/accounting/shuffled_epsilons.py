@@ -1,0 +1,92 @@
+"""The epsilons of shuffled batches: what is guaranteed, and what Poisson accounting claims."""
+
+from dataclasses import dataclass
+from math import nan
+
+from dpcanary.accounting.epsilon import (
+    account_epsilon,
+    account_epsilon_curve,
+    exact_methods,
+    with_fallback,
+)
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.errors import AccountingError
+
+
+@dataclass(frozen=True)
+class ShuffledEpsilons:
+    """The epsilons of a training on shuffled records, by adjacency, at one delta.
+
+    Attributes:
+        guaranteed: upper bounds, exact for the Gaussian mechanism that they are of.
+        claimed: what an accountant of Poisson samples states for the same numbers. It is no bound
+            of this training. NaN where the exact accountants refuse.
+        delta: of all.
+    """
+
+    guaranteed: dict[Adjacency, float]
+    claimed: dict[Adjacency, float]
+    delta: float
+
+
+def account_shuffled(
+    mechanism: ShuffledMechanism, *, delta: float, sample_rate: float | None = None
+) -> ShuffledEpsilons:
+    """What a training on shuffled records guarantees, and what Poisson accounting would claim.
+
+    Args:
+        mechanism: what is accounted; its own adjacency is not used.
+        delta: between 0 and 1, both excluded.
+        sample_rate: that a Poisson accountant would be told; by default one over the batches of a
+            pass.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: the noise is so small that no epsilon is finite.
+
+    Example:
+        >>> mechanism = ShuffledMechanism("substitute", batches_per_pass=50, num_steps=250,
+        ...                               noise_multiplier=1.1)
+        >>> found = account_shuffled(mechanism, delta=1e-5)
+        >>> round(found.guaranteed["substitute"], 2), round(found.claimed["substitute"], 2)
+        (24.92, 2.51)
+    """
+    of_all = {one: mechanism.under(one) for one in Adjacency}
+    return ShuffledEpsilons(
+        guaranteed={one: guaranteed_epsilon(of, delta=delta) for one, of in of_all.items()},
+        claimed={
+            one: claimed_epsilon(of.as_poisson(sample_rate), delta=delta)
+            for one, of in of_all.items()
+        },
+        delta=delta,
+    )
+
+
+def guaranteed_epsilon(mechanism: ShuffledMechanism, *, delta: float) -> float:
+    """The epsilon that is guaranteed under the mechanism's adjacency, in closed form.
+
+    Errors as those of `account_epsilon`.
+    """
+    method = AccountingMethod.CLOSED_FORM
+    return account_epsilon(mechanism.guaranteed, delta=delta, method=method).upper
+
+
+def claimed_epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """What Poisson accounting states; NaN where the exact accountants refuse.
+
+    Raises:
+        InputError: an argument is out of its range.
+    """
+    try:
+        [epsilon], _ = with_fallback(
+            lambda method: account_epsilon_curve(
+                mechanism, steps=[mechanism.num_steps], delta=delta, method=method
+            ),
+            methods=exact_methods(mechanism),
+            instead="raise the noise multiplier or delta",
+        )
+    except AccountingError:
+        return nan
+    return epsilon

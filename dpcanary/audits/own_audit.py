@@ -1,0 +1,252 @@
+"""An audit of the user's own data, from a script or a notebook."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpcanary.audits.audit_results import AuditResults
+from dpcanary.audits.own_audit_data import (
+    AuditedData,
+    audited_data,
+    read_source,
+    source_of_arrays,
+    write_source,
+)
+from dpcanary.audits.workflow_run import run_snakemake
+from dpcanary.core.argument_checks import NAME_PATTERN, Choice
+from dpcanary.core.files import write_text
+from dpcanary.data.record_source import Source
+from dpcanary.errors import InputError
+from dpcanary.estimation.rule_catalogue import ThresholdRule
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Experiment
+from dpcanary.experiment.results_lock import locked
+
+_SWEEP, _DATASET = "audit", "data"
+_MOST_STEPS = 10
+
+
+def name_of(source: str) -> str:
+    """A name for an experiment on a source.
+
+    Example:
+        >>> name_of("data/My records (1).csv")
+        'my-records-1'
+    """
+    return re.sub("[^a-z0-9_]+", "-", Path(source).stem.lower()).strip("-") or "audit"
+
+
+def config_of(
+    data: AuditedData, *, name: str, shared: Mapping[str, Any], keys: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A config with one sweep, and the figures that its audits allow.
+
+    Args:
+        data: what is audited.
+        name: of the experiment.
+        shared: settings of the experiment, such as delta; those that are None are left out.
+        keys: of the audit, as in a config; a list sweeps. Those that are None are left out.
+
+    Raises:
+        InputError: names the key and what is wrong.
+    """
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InputError(f"name {name!r} must match {NAME_PATTERN}")
+    audit = {"dataset": _DATASET, **_given(keys)}
+    num_steps, slots = audit.get("num_steps"), audit.get("num_slots", 1)
+    if isinstance(num_steps, int) and "record_every" not in audit:
+        audit["record_every"] = _interval(num_steps)
+    config: dict[str, Any] = {"experiment": name, **_given(shared)}
+    if slots != 1:  # valid however the slots of a run influence each other
+        config.setdefault("threshold_rules", [ThresholdRule.MAHLOUJIFAR.value])
+    config |= {"datasets": {_DATASET: data.settings}, "audits": {_SWEEP: audit}}
+    config["figures"] = {
+        kind: {"kind": kind, "sweeps": [_SWEEP]} for kind in _figures(several_slots=slots != 1)
+    }
+    parse_experiment(config)
+    return config
+
+
+def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
+    """Writes a config with a line that says where it comes from.
+
+    Returns:
+        Whether it replaces another one.
+    """
+    text = yaml.safe_dump(dict(config), sort_keys=False, default_flow_style=None, width=100)
+    text = (
+        f"# Written by {by}. To vary it, copy it, give `experiment` another name, and:"
+        f" dpcanary run my_copy.yaml\n{text}"
+    )
+    before = path.read_text(encoding="utf-8") if path.exists() else text
+    write_text(path, text)
+    return before.partition("\n")[2] != text.partition("\n")[2]
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, as a config says it."""
+    return {
+        key: value.value if isinstance(value, Choice) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _interval(num_steps: int) -> int:
+    """Steps between estimates: as many estimates as divide the steps, ten at most."""
+    parts = max(part for part in range(1, _MOST_STEPS + 1) if num_steps % part == 0)
+    return num_steps // parts
+
+
+def _figures(*, several_slots: bool) -> Sequence[str]:
+    return ("epsilon_by_step",) if several_slots else (
+        "epsilon_by_step", "score_histograms", "trade_off",
+    )  # fmt: skip
+
+
+CONFIG, COST, ARRAYS = "audit.yaml", "cost.yaml", "arrays.npz"
+
+
+def audit(
+    features: Any,
+    labels: Any = None,
+    *,
+    delta: float,
+    num_steps: int,
+    canary: str | Sequence[str] = "gradient",
+    num_runs: int = 1000,
+    name: str | None = None,
+    num_records: int | None = None,
+    label_column: str = "label",
+    significance: float = 0.05,
+    device: str = "auto",
+    seed: int = 0,
+    folder: Path | str = ".",
+    cores: int | None = None,
+    **keys: Any,
+) -> AuditResults:
+    """Audits DP-SGD on your data: trains many models on two neighbouring datasets.
+
+    It writes a config and runs the workflow on it. What is finished is kept, so the same call goes
+    on after an interruption, and a second one only reads the results.
+
+    Args:
+        features: an array (records x features, or records x channels x height x width), the path
+            of a .npz, .parquet, .csv or .tsv file, or `digits`.
+        labels: integers from 0, one per record, if features are an array.
+        delta: of (epsilon, delta)-DP.
+        num_steps: training steps.
+        canary: in what the two datasets differ; several give an audit each. See
+            docs/vocabulary.md.
+        num_runs: models of each audit, half of them in each world.
+        name: of the experiment; by default that of the file.
+        num_records: private records; by default half of all.
+        label_column: of a table.
+        significance: probability that a bound exceeds the truth.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+        seed: from which all randomness is derived.
+        folder: results go to `<folder>/results/<name>/`.
+        cores: jobs side by side; by default all cores of this machine.
+        **keys: of an audit, as in a config: `sample_rate` (1 by default), `noise_multiplier` or
+            `target_epsilon`, `max_grad_norm`, `learning_rate`, `model`, `hidden_sizes`, `num_slots`
+            and others.
+
+    Raises:
+        InputError: if an argument is wrong, or a job fails.
+
+    Example:
+        >>> from dpcanary import audit
+        >>> results = audit("digits", delta=1e-5, target_epsilon=10.0, num_steps=100,
+        ...                 learning_rate=0.05)  # doctest: +SKIP
+        >>> results.plot()  # doctest: +SKIP
+    """
+    root = Path(folder).resolve()
+    is_path = isinstance(features, str | Path)
+    if is_path == (labels is not None):
+        raise InputError("give features and labels as arrays, or the path of a file alone")
+    own_name = name or (name_of(str(features)) if is_path else "audit")
+    if is_path:  # in the config, paths are relative to the folder
+        is_elsewhere = Path(features).is_file() and root != Path.cwd()
+        source = str(Path(features).resolve()) if is_elsewhere else str(features)
+        records = read_source(str(features), label_column=label_column)
+    else:
+        source = str(root / "results" / own_name / ARRAYS)
+        records = source_of_arrays(features, labels)
+    config = config_of(
+        audited_data(records, source=source, label_column=label_column, num_records=num_records),
+        name=own_name,
+        shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
+        keys={
+            "canary": canary if isinstance(canary, str) else [*canary],
+            "num_steps": num_steps,
+            "num_runs": num_runs,
+            **({} if "sampling" in keys else {"sample_rate": 1.0}),
+            **keys,
+        },
+    )
+    results = run_audit(
+        config,
+        root=root,
+        by="dpcanary.audit",
+        arrays=None if is_path else records,
+        cores=cores,
+        prints_results=False,
+    )
+    return AuditResults(results)
+
+
+def run_audit(
+    config: Mapping[str, Any],
+    *,
+    root: Path,
+    by: str,
+    arrays: Source | None = None,
+    before_jobs: Callable[[Experiment], None] | None = None,
+    targets: Sequence[str] = (),
+    cores: int | None = None,
+    prints_results: bool = True,
+) -> Path:
+    """Writes a config into the folder of its results and runs it, all under their lock.
+
+    Args:
+        config: what is audited; see `config.config_of`.
+        root: results go to `<root>/results/<experiment>/`.
+        by: what the config says that it was written by.
+        arrays: records that are written beside it, if they are in no file.
+        before_jobs: see `running.run_snakemake`.
+        targets: see `running.run_config`.
+        cores: likewise.
+        prints_results: likewise.
+
+    Returns:
+        The folder of the results.
+
+    Raises:
+        InputError: see `running.run_config`.
+    """
+    with locked(root / "results" / config["experiment"]) as (results, lock):
+        if arrays is not None:
+            write_source(results / ARRAYS, arrays)
+        # A cost is estimated of a config that may never be run.
+        path = results / (COST if targets else CONFIG)
+        if write_config(path, config, by=by) and not targets:
+            print(
+                f"note: {results.name} had another config, whose results are replaced; give a name"
+                " to keep both",
+                file=sys.stderr,
+            )
+        run_snakemake(
+            path,
+            results=results,
+            lock=lock,
+            folder=root,
+            targets=targets,
+            cores=cores,
+            prints_results=prints_results,
+            before_jobs=before_jobs,
+        )
+    return results

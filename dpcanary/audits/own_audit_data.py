@@ -1,0 +1,135 @@
+"""The data of an audit: a user's file or arrays, or a known source, and how it is split."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpcanary.core.files import read_npz, write_atomically
+from dpcanary.data.record_source import KNOWN_SOURCES, Source
+from dpcanary.data.records import records_from
+from dpcanary.data.sources import load_source
+from dpcanary.errors import InputError
+
+
+@dataclass(frozen=True)
+class AuditedData:
+    """What is audited, as a config says it.
+
+    Attributes:
+        source: the path of a file, or the name of a known source.
+        label_column: of a table.
+        num_records: private records.
+        balanced: whether every class has equally many of them.
+        described: in words, for the user.
+    """
+
+    source: str
+    label_column: str
+    num_records: int
+    balanced: bool
+    described: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The dataset in a config."""
+        named = {"label_column": self.label_column} if self.label_column != "label" else {}
+        return {
+            "source": self.source,
+            **named,
+            "num_records": self.num_records,
+            "balanced": self.balanced,
+        }
+
+
+def read_source(source: str, *, label_column: str = "label") -> Source:
+    """The records of a user's file, or of a known source that needs no download.
+
+    Args:
+        source: the path of the file, or the name of the source.
+        label_column: of a table.
+
+    Raises:
+        InputError: if the source is unknown or damaged.
+    """
+    if source in KNOWN_SOURCES and not KNOWN_SOURCES[source].is_generated:
+        raise InputError(f"source {source} is downloaded: name it in a config (dpcanary init)")
+    return load_source(source, label_column=label_column)
+
+
+def audited_data(
+    records: Source, *, source: str, label_column: str = "label", num_records: int | None = None
+) -> AuditedData:
+    """Decides how many of a source's records are private.
+
+    By default half of them are, equally many of each class if there are enough. The others serve
+    the adversary and the test.
+
+    Args:
+        records: those of the source.
+        source: the name of the source in a config.
+        label_column: of a table.
+        num_records: private records.
+
+    Raises:
+        InputError: if there are too few records.
+    """
+    total, classes = len(records.training), records.num_classes
+    if total < 4:
+        raise InputError(f"{source} has {total} records; an audit needs at least 4")
+    if num_records is not None and not 1 <= num_records <= total - 2:
+        raise InputError(
+            f"num_records is {num_records}; of the {total} records of {source}, at least 1 must be"
+            " private and 2 others, for the adversary and the test"
+        )
+    counts = np.bincount(records.training.labels, minlength=classes)
+    wanted = num_records or total // 2
+    balanced = wanted % classes == 0 and counts.min() >= wanted // classes
+    if num_records is None and not balanced:
+        even = wanted - wanted % classes
+        if even and counts.min() >= even // classes:
+            wanted, balanced = even, True
+    data = AuditedData(source, label_column, wanted, bool(balanced), "")
+    return replace(data, described=_described(records, data))
+
+
+def _described(source: Source, data: AuditedData) -> str:
+    shape = source.training.features.shape[1:]
+    size = f"{shape[0]:,} features" if len(shape) == 1 else f"images of shape {shape}"
+    each = "equally many of each class" if data.balanced else "drawn from all alike"
+    others = len(source.training) - data.num_records
+    names = f" ({', '.join(source.class_names)})" if 0 < len(source.class_names) <= 5 else ""
+    return (
+        f"Data: {data.source}, {len(source.training):,} records x {size}, {source.num_classes}"
+        f" classes{names}. {data.num_records:,} of them are private ({each}); the other {others:,}"
+        " serve the adversary and the test. Features are standardised by the adversary's records."
+    )
+
+
+def source_of_arrays(features: Any, labels: Any) -> Source:
+    """Arrays as a source.
+
+    Raises:
+        InputError: if they are no records, or have a number that is NaN or infinite.
+    """
+    return Source("the arrays", records_from("features and labels", features, labels))
+
+
+def write_source(path: Path, source: Source) -> None:
+    """Writes records as a file that a config can name; not again if it holds them already.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    arrays: dict[str, Any] = {
+        "features": source.training.features,
+        "labels": source.training.labels,
+    }
+    if path.exists():
+        written = read_npz(path)
+        if written.keys() == arrays.keys() and all(
+            np.array_equal(written[name], array) for name, array in arrays.items()
+        ):
+            return
+    write_atomically(path, lambda file: np.savez(file, **arrays))

@@ -1,0 +1,307 @@
+"""What a loop does to updates after the noise. It is undone if possible: then the tests apply."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+
+from dpcanary.checking.mechanism.measurements import PRESENT, Measurements, Trainings
+from dpcanary.checking.mechanism.probe import TENSORS, Array
+
+# Relative deviations of what is carried over between steps.
+_CARRIED = 1e-3
+# Norms over C that show in updates.
+_SEEN = 1e-3
+# The noise went through the same filter as the gradients if less of it remains in the next step.
+_SAME_FILTER = 0.1
+# Updates have the largest length if they are as close to it; so many of them, at least, if noisy
+# gradients or sums are clipped.
+_TIED, _SHARE_TIED, _LEAST_TIED = 1e-3, 0.05, 5
+# Small values are left out if so many are 0, and none of the others is below so much of the median.
+_SHARE_LEFT_OUT, _LEAST_LEFT = 0.05, 0.5
+# Values are equally far from 0 up to this, relative to their mean.
+_EQUAL = 0.02
+# The noise of a step has its C up to this; more exactly, it is tested after that.
+_SAME_LIMIT = 0.1
+# C of a step: from norms that are clipped for sure, and from those that are not; up to this.
+_CLIPPED_FROM, _WHOLE_UP_TO, _LIMITS_FIT = 5.0, 0.12, 0.02
+
+SKIPPED = "some steps are skipped, only where there is noise"
+# What hides which properties.
+_NOISE = {"noise scale", "constant noise", "Gaussian noise", "empty batches", "independent steps"}
+_PARTS = {"normalisation", "clipping", "one record at a time", "history"}
+_DRAWS = {
+    *("sampling rate", "Poisson sampling", "new batch in each step", "independent records"),
+    *("independent coordinates", "noise and gradients", "updates"),
+}
+
+
+def without_postprocessing(found: Measurements) -> Measurements:
+    """Without what is done with noisy gradients and parameters, as far as it can be undone.
+
+    Tensors that are frozen in some steps, a C that changes with its noise, weight decay, and
+    momentum that noise and gradients share. Whatever else follows the noise is looked at by replays
+    (`replay`), which take longer.
+    """
+    if not found.num_updates:
+        return found
+    found = replace(found, unclear=_unclear(found))
+    found = _with_limits(_with_frozen(found))
+    if found.quiet.optimizer:
+        return found
+    decay = _weight_decay(found.quiet)
+    if decay:
+        found = _changed(found, lambda one: one.moved + decay * one.before / one.records.step)
+    found = replace(found, weight_decay=decay / found.settings.learning_rate)
+    carried = carried_over(found.quiet)
+    if 0 < abs(carried) < 1:
+        candidate = _changed(found, lambda one: _without_momentum(one.moved, carried))
+        if _carries_nothing(candidate) and abs(carried_noise(candidate.noisy)) < _SAME_FILTER:
+            return replace(candidate, filter=f"momentum of {carried:.3g}")
+    return found
+
+
+def are_tied(lengths: Array) -> bool:
+    """Whether many updates have the largest length of all, as if clipped to it."""
+    count = int((lengths >= (1 - _TIED) * lengths.max()).sum())
+    return count >= max(_LEAST_TIED, _SHARE_TIED * lengths.size)
+
+
+def _unclear(found: Measurements) -> tuple[tuple[str, frozenset[str]], ...]:
+    """What noisy gradients show of a further step that cannot be undone."""
+    quiet, noisy = found.quiet, found.noisy
+    silent, names = np.abs(noisy.silent), []
+    if len(set(noisy.num_updates)) + len(set(quiet.num_updates)) > 2 and (
+        (quiet.num_updates == found.settings.num_steps).all()
+        and (noisy.num_updates <= found.settings.num_steps).all()
+    ):
+        names.append((SKIPPED, {"steps", *_NOISE}))
+    first = np.abs(noisy.moved[:, 0]).reshape(len(noisy.moved), -1)
+    first = first[:, (first > 0).any(axis=0)]
+    if first.size and (first.std(axis=1) < _EQUAL * first.mean(axis=1)).all():
+        words = "the first step moves all parameters equally far, as do signs and Adam by hand"
+        names.append((words, _NOISE | _PARTS | _DRAWS | {"precision of noise"}))
+    elif _leaves_out(silent):
+        names.append(
+            ("only the largest values of noisy gradients are used", _NOISE | _PARTS | _DRAWS)
+        )
+    elif are_tied(noisy.lengths):
+        hidden = _NOISE | {"noise and gradients"}
+        hidden |= _PARTS if are_tied(quiet.lengths) else set()
+        names.append(("noisy gradients are clipped to, or given, one length", hidden))
+    return tuple((words, frozenset(hidden)) for words, hidden in names)
+
+
+def _leaves_out(silent: Array) -> bool:
+    """Whether, in nearly all steps, many values are 0 and no other is near 0."""
+    rows = silent.reshape(-1, silent.shape[2] * silent.shape[3])
+    rows = rows[(rows > 0).sum(axis=1) > 4]
+    if not len(rows):
+        return False
+    present = np.where(rows > 0, rows, np.nan)
+    is_gap = np.nanmin(present, axis=1) > _LEAST_LEFT * np.nanmedian(present, axis=1)
+    return bool(((rows == 0).mean(axis=1) > _SHARE_LEFT_OUT).mean() > 0.9 and is_gap.mean() > 0.9)
+
+
+def _with_frozen(found: Measurements) -> Measurements:
+    """As if tensors that do not move at all in a step were trained like the others.
+
+    Their parts become the others' mean, and they get noise of ours of the others' scale: so the
+    laws of what is trained are those of all tensors.
+    """
+    steps = min(found.quiet.moved.shape[1], found.noisy.moved.shape[1])
+    both = [one.moved[:, :steps] != 0 for one in (found.quiet, found.noisy)]
+    moves = both[0].any(axis=(0, 3)) | both[1].any(axis=(0, 3))
+    still = np.stack([~moves[:, list(tensor.values)].any(axis=1) for tensor in TENSORS], axis=1)
+    if not still.any() or still.all(axis=1).any():
+        return found
+    trained = np.sqrt((~still).sum(axis=1) / len(TENSORS))
+    source = np.random.default_rng(0)
+
+    def of_records(one: Trainings) -> Array:
+        moved: Array = one.moved[:, :steps] * trained[:, None, None]
+        parts = one.records.parts(moved)[0]
+        count = len(one.records.sizes)
+        for step in np.flatnonzero(still.any(axis=1)):
+            along = one.records.signs * parts[:, step, ~still[step]].mean(axis=1)
+            for row in np.flatnonzero(still[step]):
+                values = TENSORS[row].values
+                shares = (1 / sqrt(2), -1 / sqrt(2)) if len(values) == 2 else (1.0,)
+                for value, share in zip(values, shares, strict=True):
+                    moved[:, step, value, :count] = share * along
+        return moved
+
+    # Of what is trained, in all steps: that of a step is a random number itself.
+    seen = found.noisy.silent[:, :steps]
+    scale = float(np.sqrt((seen[seen != 0] ** 2).mean()))
+
+    def of_noise(one: Trainings) -> Array:
+        moved = one.moved[:, :steps].copy()
+        for step in np.flatnonzero(still.any(axis=1)):
+            frozen = [value for row in np.flatnonzero(still[step]) for value in TENSORS[row].values]
+            shape = (len(moved), len(frozen), moved.shape[3])
+            moved[:, step, frozen] = scale * source.standard_normal(shape)
+            if still[step, 3] != still[step, 4]:
+                # The gradients of a hidden weight and its bias cancel where both are trained.
+                count = len(one.records.sizes)
+                own = source.standard_normal((len(moved), 2, count))
+                moved[:, step, 6:, :count] = scale * own
+        return moved
+
+    def changed(one: Trainings, change: Callable[[Trainings], Array]) -> Trainings:
+        moved = change(one)
+        return replace(
+            one,
+            moved=moved,
+            in_all=moved.sum(axis=1),
+            before=one.before[:, :steps],
+            norm_factors=trained,
+        )
+
+    names = [
+        f"{tensor.name} in {own.sum()} of {steps} steps"
+        for tensor, own in zip(TENSORS, still.T, strict=True)
+        if own.any()
+    ]
+    return replace(
+        found,
+        quiet=changed(found.quiet, of_records),
+        noisy=changed(found.noisy, of_noise),
+        small_quiet=found.small_quiet and changed(found.small_quiet, of_records),
+        small_noisy=found.small_noisy and changed(found.small_noisy, of_noise),
+        dense=found.dense and changed(found.dense, lambda one: one.moved[:, :steps]),
+        frozen=", ".join(names),
+    )
+
+
+def _with_limits(found: Measurements) -> Measurements:
+    """In units of the C of each step, if it is not that of the settings and the noise has it."""
+    seen = _limits(found.quiet)
+    if seen is None:
+        return found
+    limits, scales = seen
+    steps = min(len(limits), found.noisy.moved.shape[1])
+    noise = np.sqrt((found.noisy.silent[:, :steps] ** 2).mean(axis=(0, 2, 3)))
+    noise /= found.settings.noise_multiplier * scales[:steps] * limits[:steps]
+    if np.abs(noise - 1).max() > _SAME_LIMIT:
+        return found
+
+    def change(one: Trainings) -> Trainings:
+        own = limits[: one.moved.shape[1]]
+        before = np.ones(len(own)) if one.norm_factors is None else one.norm_factors[: len(own)]
+        moved = one.moved[:, : len(own)] / own[:, None, None]
+        return replace(
+            one,
+            moved=moved,
+            in_all=moved.sum(axis=1),
+            before=one.before[:, : len(own)],
+            norm_factors=before / own,
+        )
+
+    return replace(_replaced(found, change), limits=(float(limits.min()), float(limits.max())))
+
+
+def _limits(quiet: Trainings) -> tuple[Array, Array] | None:
+    """C of each step over that of the settings, and scales of updates; None if it is that C."""
+    norms, parts = quiet.norms, np.sqrt((quiet.parts**2).sum(axis=2))
+    limits, scales = [], []
+    for step in range(norms.shape[1]):
+        drawn, own, left = quiet.drawn[:, step], norms[:, step], parts[:, step]
+        whole = drawn & (own > _SEEN) & (own < _WHOLE_UP_TO)
+        clipped = drawn & (own > _CLIPPED_FROM)
+        if not whole.any() or not clipped.any():
+            return None
+        scale = float(np.median(left[whole] / own[whole]))
+        limit = float(np.median(left[clipped])) / scale
+        expected = scale * np.minimum(limit, own[drawn])
+        if np.abs(left[drawn] - expected).max() > _LIMITS_FIT * scale * limit:
+            return None
+        limits.append(limit)
+        scales.append(scale)
+    found = np.array(limits)
+    return (found, np.array(scales)) if np.abs(found - 1).max() > _CARRIED * 2 else None
+
+
+def _changed(found: Measurements, updates: Callable[[Trainings], Array]) -> Measurements:
+    """With other updates."""
+
+    def change(one: Trainings) -> Trainings:
+        moved = updates(one)
+        return replace(one, moved=moved, in_all=moved.sum(axis=1))
+
+    return _replaced(found, change)
+
+
+def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> Measurements:
+    """With other trainings of all kinds."""
+    return replace(
+        found,
+        quiet=change(found.quiet),
+        noisy=change(found.noisy),
+        small_quiet=found.small_quiet and change(found.small_quiet),
+        small_noisy=found.small_noisy and change(found.small_noisy),
+        dense=found.dense and change(found.dense),
+    )
+
+
+def _without_momentum(moved: Array, momentum: float) -> Array:
+    """The gradients of updates of the shape (R, T, ...) that are velocities."""
+    gradients = moved.copy()
+    gradients[:, 1:] -= momentum * moved[:, :-1]
+    return gradients
+
+
+def _weight_decay(quiet: Trainings) -> float:
+    """The part of itself that every parameter loses in a step, up to what float32 can show."""
+    silent = slice(len(quiet.records.sizes), None)
+    places = quiet.records.start[:, silent] != 0
+    before, moved = quiet.before[..., silent][..., places], quiet.silent[..., places]
+    if np.abs(moved).max() < _CARRIED:
+        return 0.0
+    return float(np.median(-moved * quiet.records.step / before))
+
+
+def carried_over(quiet: Trainings) -> float:
+    """The part of an update that comes again in the next one, where no other gradient is.
+
+    At least one record is not drawn again at once, and what comes again is least for these. If all
+    records are in all batches, it is not measured.
+    """
+    ratios = _carried(quiet, 1)
+    if not len(ratios):
+        return 0.0
+    ratio = float(ratios[np.abs(ratios).argmin()])
+    return ratio if abs(ratio) > _CARRIED else 0.0
+
+
+def _carried(quiet: Trainings, lag: int, *, at_start: bool = False) -> Array:
+    """Parts `lag` updates after a record's first draw, over those at that draw.
+
+    With `at_start`, of the records of the first update alone.
+    """
+    parts = quiet.parts.sum(axis=2)
+    drawn = np.abs(parts) > PRESENT
+    if parts.shape[1] <= lag or drawn.all():
+        return np.zeros(0)
+    first = drawn & (np.cumsum(drawn, axis=1) == 1)
+    runs, steps, records = np.nonzero(first[:, : 1 if at_start else -lag])
+    ratios: Array = parts[runs, steps + lag, records] / parts[runs, steps, records]
+    return ratios
+
+
+def _carries_nothing(found: Measurements) -> bool:
+    """Whether most records that are not drawn again leave nothing in the next two updates."""
+    least = (1 - found.settings.sample_rate) / 2
+    of_lags = [
+        *(_carried(found.quiet, lag) for lag in (1, 2)),
+        _carried(found.quiet, 1, at_start=True),
+    ]
+    return all((np.abs(ratios) < _CARRIED).mean() > least for ratios in of_lags if len(ratios))
+
+
+def carried_noise(noisy: Trainings) -> float:
+    """The coefficient of an update in the next one, where no record has a gradient."""
+    before, after = noisy.silent[:, :-1], noisy.silent[:, 1:]
+    squares = float((before**2).sum())
+    return float((before * after).sum()) / squares if squares else 0.0

@@ -1,0 +1,209 @@
+"""Per-record gradients by Opacus, in each of its modes, and its ways to clip."""
+
+import warnings
+from copy import deepcopy
+from dataclasses import dataclass
+from math import sqrt
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpcanary.checking.model.record_gradients import (
+    Batch,
+    Gradients,
+    Loss,
+    losses_alone,
+    norms_by_parameter,
+    norms_of,
+    outputs_of,
+    trained,
+)
+from dpcanary.training.modules.kept_state import unchanged_state
+
+MODES = ("hooks", "functorch", "ew", "ghost")
+CLIPPINGS = ("flat", "per_layer", "adaptive")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Gradients of a mode, compared with those of one record at a time.
+
+    Attributes:
+        norm_error: largest relative error of a record's norm.
+        errors: largest error of a parameter's gradient, over the record's norm, by parameter; of
+            its norm alone in ghost clipping.
+        refused: why there is nothing to compare; empty if there is.
+    """
+
+    norm_error: float = 0.0
+    errors: dict[str, float] | None = None
+    refused: str = ""
+
+
+def compared(
+    mode: str, model: nn.Module, batch: Batch, loss: Loss, expected: Gradients
+) -> Compared:
+    """A mode's gradients of single records, compared with those of autograd.
+
+    Args:
+        mode: one of `MODES`.
+        model: is copied.
+        batch: the records.
+        loss: as the user has it; ghost clipping takes the losses of single outputs.
+        expected: gradients of one record at a time.
+    """
+    try:
+        if mode == "ghost":
+            return _ghost(model, batch, loss, expected)
+        found = gradients_in(mode, model, batch, loss)
+        _check_rows(found, len(batch))
+    except Exception as error:
+        return Compared(refused=f"{type(error).__name__}: {_first_line(error)}")
+    norms, errors = norms_of(expected).clamp(min=1e-12), {}
+    for name, own in found.items():
+        difference = (own - expected[name]).float().flatten(1).norm(dim=1)
+        errors[name] = float((difference / norms).max())
+    return Compared(_largest(norms_of(found), norms), errors)
+
+
+def gradients_in(
+    mode: str, model: nn.Module, batch: Batch, loss: Loss, *, later_seed: int = 0
+) -> Gradients:
+    """Gradients of single records that a mode leaves at the parameters; not for ghost clipping.
+
+    Args:
+        mode: one of `MODES`, but for "ghost".
+        model: is copied.
+        batch: the records.
+        loss: of outputs and labels.
+        later_seed: of random numbers that are drawn in the backward pass.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = _wrapped(mode, deepcopy(model))
+        _backward(wrapped, batch, loss, later_seed)
+    found = {}
+    for name, parameter in trained(wrapped._module).items():
+        own = getattr(parameter, "grad_sample", None)
+        if own is None:
+            own = torch.zeros(len(batch), *parameter.shape, dtype=parameter.dtype)
+            own = own.to(parameter.device)
+        found[name] = torch.stack(own).sum(dim=0) if isinstance(own, list) else own.detach()
+    return found
+
+
+def _check_rows(found: Gradients, count: int) -> None:
+    for name, own in found.items():
+        if len(own) != count:
+            raise ValueError(
+                f"it gives {name} {len(own)} gradients for {count} records; has its layer an input"
+                " without the records' axis, such as positions of shape (1, length)?"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return [*str(error).splitlines(), ""][0]
+
+
+def _wrapped(mode: str, model: nn.Module) -> Any:
+    from opacus.grad_sample.utils import wrap_model
+
+    further = {"max_grad_norm": 1.0} if mode == "ghost" else {}
+    return wrap_model(
+        model, grad_sample_mode=mode, batch_first=True, loss_reduction="sum", **further
+    )
+
+
+def _backward(wrapped: Any, batch: Batch, loss: Loss, later_seed: int = 0) -> None:
+    """Of the records' own losses: what the loss of a batch does is not put down to the layers."""
+    with unchanged_state(wrapped):
+        torch.manual_seed(0)
+        total = losses_alone(outputs_of(wrapped, batch), batch, loss).sum()
+        torch.manual_seed(later_seed)
+        total.backward()  # type: ignore[no-untyped-call]
+
+
+def _ghost(model: nn.Module, batch: Batch, loss: Loss, expected: Gradients) -> Compared:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = _wrapped("ghost", deepcopy(model))
+        _backward(wrapped, batch, loss)
+    norms, by_parameter = norms_of(expected).clamp(min=1e-12), norms_by_parameter(expected)
+    errors = {
+        name: float(((parameter._norm_sample - by_parameter[name]).abs() / norms).max())  # type: ignore[attr-defined]
+        for name, parameter in trained(wrapped._module).items()
+    }
+    return Compared(_largest(wrapped.get_norm_sample(), norms), errors)
+
+
+def _largest(found: Tensor, expected: Tensor) -> float:
+    return float(((found.float() - expected) / expected).abs().max())
+
+
+def clipping_error(clipping: str, expected: Gradients, limit: float) -> float:
+    """The error of the sum that Opacus's optimiser makes of gradients that are right.
+
+    Args:
+        clipping: one of `CLIPPINGS`.
+        expected: gradients of one record at a time.
+        limit: C.
+
+    Returns:
+        The distance from the sum of clipped gradients, over C.
+    """
+    from opacus.optimizers import get_optimizer_class
+
+    parameters = {name: nn.Parameter(torch.zeros_like(own[0])) for name, own in expected.items()}
+    count = len(next(iter(expected.values())))
+    each = limit / sqrt(len(parameters))
+    further: dict[str, Any] = {}
+    if clipping == "adaptive":
+        further = {
+            "target_unclipped_quantile": 0.5,
+            "clipbound_learning_rate": 0.2,
+            "max_clipbound": 1e6,
+            "min_clipbound": 1e-6,
+            "unclipped_num_std": 1.0,
+        }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = get_optimizer_class(clipping, distributed=False, grad_sample_mode="hooks")(
+            torch.optim.SGD([*parameters.values()], lr=1.0),
+            noise_multiplier=1e-9,
+            max_grad_norm=[each] * len(parameters) if clipping == "per_layer" else limit,
+            expected_batch_size=count,
+            **further,
+        )
+        for name, parameter in parameters.items():
+            parameter.grad_sample = expected[name].clone()  # type: ignore[attr-defined]
+        optimizer.clip_and_accumulate()
+    by_parameter, norms = norms_by_parameter(expected), norms_of(expected)
+    square = 0.0
+    for name, parameter in parameters.items():
+        own, bound = (by_parameter[name], each) if clipping == "per_layer" else (norms, limit)
+        factors = (bound / own.clamp(min=1e-12)).clamp(max=1.0)
+        wanted = torch.einsum("i,i...->...", factors.to(expected[name].dtype), expected[name])
+        square += float((parameter.summed_grad - wanted).float().square().sum())  # type: ignore[attr-defined]
+    return sqrt(square) / limit
+
+
+def ghost_losses(criterion: Any, outputs: Tensor, labels: Tensor) -> Tensor | None:
+    """Losses of single records as Opacus's wrapper for ghost clipping makes them, shape (records,).
+
+    None if the criterion is not one that it takes.
+    """
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    if not isinstance(criterion, nn.Module) or getattr(criterion, "reduction", None) is None:
+        return None
+    told = SimpleNamespace(loss_reduction=criterion.reduction)
+    wrapped = DPLossFastGradientClipping(told, told, criterion, criterion.reduction)
+    if outputs.dim() == 3:
+        flat = outputs.reshape(-1, outputs.shape[-1])
+        found = wrapped(flat, labels.reshape(-1), shape=outputs.shape)
+    else:
+        found = wrapped(outputs, labels)
+    losses: Tensor = found.loss_per_sample
+    return losses

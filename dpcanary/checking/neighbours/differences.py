@@ -1,0 +1,412 @@
+"""In what a run differs from the first one, where both are to be equal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from scipy.stats import binom
+
+from dpcanary.checking.neighbours.records_seen import Batch, other_rows
+from dpcanary.checking.neighbours.released_values import Value
+from dpcanary.checking.neighbours.session import (
+    MORE_STEPS,
+    OTHER_SHAPES,
+    TIME,
+    Run,
+    Step,
+)
+
+# Rounding errors of a sum, in units of the precision of its numbers.
+_ROUNDINGS = 16.0
+# Clipping may leave a little more than C, and more in half precision.
+_OVER = 1e-3
+# Differences of the control run are exceeded by those of other pairs of runs, up to so many times.
+_TIMES_CONTROL = 10.0
+# Without knowledge of the batches: a right training has so many steps with the record with this
+# probability, at most.
+_LEVEL = 1e-6
+# Batches are known if they were seen in so many of the steps.
+_KNOWN = 0.9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference that the noisy sums do not explain.
+
+    Attributes:
+        kind: a key of `findings.PROPERTIES`.
+        step: from 1; one more than there are for what is seen at the end.
+        where: the tensor or setting.
+        text: what differs and by how much, in words.
+        hint: what caused it, where more is known; else empty.
+        order: of what happens in a step.
+    """
+
+    kind: str
+    step: int
+    where: str
+    text: str
+    hint: str = ""
+    order: int = 0
+
+
+@dataclass
+class Tolerance:
+    """What differs between two runs on the same records.
+
+    Attributes:
+        sums: the largest difference of a sum in units of C.
+        noise: the largest difference of a value of the noise in units of C.
+        kinds: of the differences, such as "batches".
+        values: the largest difference of each value that was released.
+        names: of settings, generators and tensors that differ.
+    """
+
+    sums: float = 0.0
+    noise: float = 0.0
+    kinds: set[str] = field(default_factory=set)
+    values: dict[str, float] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both runs were equal in all that is compared."""
+        return not (self.sums or self.noise or self.kinds or any(self.values.values()))
+
+
+@dataclass
+class RunComparison:
+    """What a run on other records shows.
+
+    Attributes:
+        differences: the first one of each kind.
+        largest: the largest difference of a sum in units of C, in steps with the record.
+        with_record: steps whose sum differs.
+        is_known: whether the records in the batches were known.
+        num_compared: steps whose sums were compared, as the parameters were equal.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    largest: float = 0.0
+    with_record: int = 0
+    is_known: bool = False
+    num_compared: int = 0
+
+
+def control(first: Run, again: Run) -> Tolerance:
+    """What differs between two runs on the same records."""
+    found = Tolerance()
+    for one, other in zip(first.steps, again.steps, strict=False):
+        if other.compared is not None:
+            found.sums = max(found.sums, other.compared.total / one.limit)
+            found.noise = max(found.noise, other.compared.of_noise / one.limit)
+        if not _same_batches(one, other):
+            found.kinds.add("batches")
+        for kind, names in _changed_names(one, other):
+            found.kinds.add(kind)
+            found.names.update(names)
+    if len(first.steps) != len(again.steps):
+        found.kinds.add("steps")
+    if again.error is not None or again.ended in (TIME, OTHER_SHAPES):
+        found.kinds.add("end")
+    if first.random != again.random:
+        found.kinds.add("random numbers")
+        found.names.update(_changed(first.random, again.random))
+    if first.released is not None and again.released is not None:
+        for name, value in first.released.items():
+            other = again.released.get(name)
+            found.values[name] = inf if other is None else value.difference(other)
+    return found
+
+
+def _changed_names(one: Step, other: Step) -> Iterator[tuple[str, list[str]]]:
+    for kind, before, now in (
+        ("settings", one.settings, other.settings),
+        ("parameters", one.parameters, other.parameters),
+        ("random numbers", one.random, other.random),
+    ):
+        names = _changed(before, now)
+        if names:
+            yield kind, names
+
+
+def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    return [
+        *(name for name, value in before.items() if now.get(name, before) != value),
+        *(name for name in now if name not in before),
+    ]
+
+
+def compare(
+    first: Run,
+    other: Run,
+    record: int,
+    tolerance: Tolerance,
+    *,
+    sample_rate: float | None,
+) -> RunComparison:
+    """Compares a run in which a record was replaced with the first run."""
+    found = RunComparison(is_known=_is_known(first))
+    seen: set[str] = set()
+
+    def add(difference: Difference | None) -> None:
+        if difference is not None and difference.kind not in seen:
+            seen.add(difference.kind)
+            found.differences.append(difference)
+
+    differing: list[int] = []
+    without: list[Difference] = []
+    moved_rows = ""
+    equal = True
+    for number, (one, now) in enumerate(zip(first.steps, other.steps, strict=False), start=1):
+        for difference in _before_sum(number, one, now, tolerance):
+            add(difference)
+        equal = equal and ("parameters" not in seen or "parameters" in tolerance.kinds)
+        rows = other_rows(one.batches, now.batches, record)
+        if not moved_rows and rows is not None and rows[0]:
+            moved_rows = (
+                f"{rows[0]} of {rows[1]} other records in the batches of step {number} have other"
+                " values than before: they are computed from all records"
+            )
+        if not equal or now.compared is None or "batches" in seen:
+            continue
+        found.num_compared += 1
+        for difference in _of_sum(number, one, now, record, tolerance, found):
+            if difference.kind == "without":
+                without.append(difference)
+            else:
+                add(difference)
+        if now.compared.total > _error(one, now, tolerance):
+            differing.append(number)
+    found.with_record = len(differing)
+    leak = _without(first, record, differing, without, found, sample_rate, moved_rows)
+    add(leak)
+    for difference in _at_end(first, other, tolerance):
+        add(difference)
+    found.differences.sort(key=lambda one: (one.step, one.order))
+    return found
+
+
+def _before_sum(number: int, one: Step, now: Step, tolerance: Tolerance) -> Iterator[Difference]:
+    """What is to be equal when the sum of a step is known."""
+    for name in _changed(one.settings, now.settings):
+        if name not in tolerance.names:
+            before, value = one.settings.get(name), now.settings.get(name)
+            text = f"{name} is {_shown(value)} in place of {_shown(before)}"
+            yield Difference("settings", number, name, text, order=2)
+    for name in _changed(one.parameters, now.parameters):
+        if "parameters" in tolerance.kinds:
+            break
+        before, norm = one.norms.get(name, 0.0), now.norms.get(name, 0.0)
+        size = abs(norm - before) / before if before else abs(norm - before)
+        by = f"its norm is another by {size:.2g}" if size else "its norm is the same"
+        yield Difference("parameters", number, name, f"{name} differs ({by})", order=0)
+    # Before the first step, what is read without a loader prepares the data.
+    is_drawn = number > 1 or all(batch.loaded for batch in one.batches)
+    if is_drawn and "batches" not in tolerance.kinds and not _same_batches(one, now):
+        yield Difference("batches", number, "", _batches_in_words(one, now), order=1)
+    for name in _changed(one.random, now.random):
+        if "random numbers" not in tolerance.kinds:
+            text = f"the generator of {name} has drawn other numbers, or more of them"
+            yield Difference("random numbers", number, name, text, order=3)
+
+
+def _same_batches(one: Step, now: Step) -> bool:
+    before, after = one.batches, now.batches
+    return len(before) == len(after) and all(
+        len(a.records) == len(b.records) and (a.records == b.records).all()
+        for a, b in zip(before, after, strict=True)
+    )
+
+
+def _batches_in_words(one: Step, now: Step) -> str:
+    before, after = one.batches, now.batches
+    if len(after) > len(before) and _starts_with(after, before):
+        return "a batch was drawn, and no step was made with it: it was skipped"
+    if len(before) > len(after) and _starts_with(before, after):
+        return "a batch is used that was skipped before"
+    return "other records were drawn"
+
+
+def _starts_with(longer: Sequence[Batch], shorter: Sequence[Batch]) -> bool:
+    return all(
+        len(a.records) == len(b.records) and (a.records == b.records).all()
+        for a, b in zip(longer, shorter, strict=False)
+    )
+
+
+def _error(one: Step, now: Step, tolerance: Tolerance) -> float:
+    """What rounding explains of a difference between two sums."""
+    rounding = _ROUNDINGS * max(one.rounding, now.rounding) * (one.limit + one.scale)
+    return rounding + _TIMES_CONTROL * tolerance.sums * one.limit
+
+
+def _of_sum(
+    number: int,
+    one: Step,
+    now: Step,
+    record: int,
+    tolerance: Tolerance,
+    found: RunComparison,
+) -> Iterator[Difference]:
+    """What a step's sum and its noise show."""
+    compared = now.compared
+    if compared is None:
+        return
+    size, where = compared.total / one.limit, compared.largest
+    if not compared.is_finite:
+        text = f"the sum has values that are NaN or infinite, in {where}"
+        yield Difference("finite", number, where, text, order=4)
+        return
+    error = _error(one, now, tolerance)
+    held = [batch.has(record) for batch in one.batches]
+    times = max(1, sum(1 for times in held if times)) if one.draws > 1 else 1
+    if compared.total > error:
+        found.largest = max(found.largest, size)
+    if compared.total > 2 * times * one.limit * (1 + _OVER + 4 * one.rounding) + error:
+        often = max(held, default=0)
+        hint = f"the record is {often} times in the batch" if often > 1 else ""
+        text = f"the sum differs by {size:.4g} C, most in {where}"
+        yield Difference("with", number, where, text, hint, order=4)
+    if found.is_known and not sum(held) and compared.total > error:
+        text = f"the sum of a step without the record differs by {size:.3g} C, most in {where}"
+        yield Difference("without", number, where, text, order=4)
+    # The noise is the difference of two numbers, which rounding has changed.
+    largest_noise = compared.of_noise / one.limit
+    allowed = _ROUNDINGS * one.rounding * (one.scale / one.limit + 10 * _noise_of(one))
+    if largest_noise > max(1e-4, allowed) + _TIMES_CONTROL * tolerance.noise:
+        text = f"a value of the noise differs by {largest_noise:.3g} C"
+        yield Difference("noise", number, "", text, order=5)
+
+
+def _noise_of(step: Step) -> float:
+    for name in ("noise multiplier", "noise_multiplier"):
+        value = step.settings.get(name)
+        if isinstance(value, float):
+            return max(1.0, value)
+    return 10.0
+
+
+def _is_known(first: Run) -> bool:
+    """Whether the records in the batches of the steps were seen."""
+    with_batches = sum(bool(step.batches) for step in first.steps)
+    return bool(first.steps) and with_batches >= _KNOWN * len(first.steps)
+
+
+def _without(
+    first: Run,
+    record: int,
+    differing: Sequence[int],
+    without: Sequence[Difference],
+    found: RunComparison,
+    sample_rate: float | None,
+    moved_rows: str,
+) -> Difference | None:
+    """Whether sums differ in more steps than those that have the record."""
+    if found.is_known and without:
+        if not _fetched_earlier(first, record, differing):
+            one = without[0]
+            return Difference("without", one.step, one.where, one.text, moved_rows, order=4)
+        found.is_known = False
+    if found.is_known or not differing:
+        return None
+    rate = sample_rate if sample_rate is not None else _told_rate(first)
+    if rate is None or not rate < 1:
+        return None
+    count, total = len(differing), found.num_compared
+    if binom.sf(count - 1, total, rate) < _LEVEL:
+        text = f"sums differ in {count} of {total} steps, at sample rate {rate:.3g}"
+        return Difference("without", differing[0], "", text, moved_rows, order=4)
+    return None
+
+
+def _fetched_earlier(first: Run, record: int, differing: Sequence[int]) -> bool:
+    """Whether each differing step can have a batch of its own with the record, fetched before."""
+    steps = {*differing}
+    fetched = used = 0
+    for number, step in enumerate(first.steps, start=1):
+        fetched += sum(1 for batch in step.batches if batch.has(record))
+        used += number in steps
+        if used > fetched:
+            return False
+    return True
+
+
+def _told_rate(first: Run) -> float | None:
+    for name in ("sample rate", "sample_rate"):
+        rates = [step.settings.get(name) for step in first.steps]
+        known = [rate for rate in rates if isinstance(rate, float)]
+        if known:
+            return max(known)
+    return None
+
+
+def _at_end(first: Run, other: Run, tolerance: Tolerance) -> Iterator[Difference]:
+    """What is known when both runs have ended."""
+    last = len(first.steps) + 1
+    made = len(other.steps)
+    if other.error is not None:
+        text = f"the training fails ({type(other.error).__name__}: {other.error})"
+        yield Difference("end", made + 1, "", text, order=6)
+        return
+    if other.ended == TIME:
+        text = f"the training does not end; {made} steps were made"
+        yield Difference("end", made + 1, "", text, order=6)
+        return
+    if other.ended == OTHER_SHAPES:
+        yield Difference("end", made + 1, "", "the sums have other shapes", order=6)
+        return
+    if other.ended == MORE_STEPS:
+        text = f"more than the {len(first.steps)} steps of the first run are made"
+        yield Difference("steps", last, "", text, order=6)
+        return
+    if "steps" not in tolerance.kinds and made != len(first.steps):
+        text = f"{made} steps are made, and {len(first.steps)} in the first run"
+        yield Difference("steps", made + 1, "", text, order=6)
+        return
+    for one, now in zip(first.counts, other.counts, strict=False):
+        if abs(one.raw - now.raw) > 1:
+            text = f"the count of {one.name} differs by {abs(one.raw - now.raw):g}"
+            yield Difference("counts", one.step, one.name, text, order=4)
+    for name in _changed(first.settings, other.settings):
+        if name not in tolerance.names and "settings" not in tolerance.kinds:
+            before, value = first.settings.get(name), other.settings.get(name)
+            text = f"{name} is {_shown(value)} in place of {_shown(before)}"
+            yield Difference("settings", last, name, text, order=7)
+    if "random numbers" not in tolerance.kinds and first.random != other.random:
+        names = ", ".join(_changed(first.random, other.random))
+        text = f"the generator of {names} has drawn other numbers after the last step"
+        yield Difference("random numbers", last, names, text, order=7)
+    yield from _of_released(last, first.released, other.released, tolerance)
+
+
+def _of_released(
+    last: int,
+    before: Mapping[str, Value] | None,
+    now: Mapping[str, Value] | None,
+    tolerance: Tolerance,
+) -> Iterator[Difference]:
+    if before is None or now is None:
+        return
+    apart: list[tuple[str, float]] = []
+    for name, value in before.items():
+        other = now.get(name)
+        size = inf if other is None else value.difference(other)
+        if size > _TIMES_CONTROL * tolerance.values.get(name, 0.0):
+            apart.append((name, size))
+    apart += [(name, inf) for name in now if name not in before]
+    if not apart:
+        return
+    name, size = apart[0]
+    of = before.get(name)
+    relative = f" ({size / of.size:.2g} of its largest value)" if of is not None and of.size else ""
+    by = "" if size == inf else f" by {size:.3g}{relative}"
+    more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
+    yield Difference("released", last, name, f"{name} differs{by}{more}", order=8)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = "unknown" if value is None else str(value)
+    return text if len(text) < 60 else f"{text[:57]}..."

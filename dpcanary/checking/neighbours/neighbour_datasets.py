@@ -1,0 +1,216 @@
+"""The user's records, and copies of them in which one is replaced."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.data import Dataset, TensorDataset
+
+from dpcanary.checking.neighbours.records_seen import Reader, noting
+from dpcanary.errors import InputError
+
+
+class Data:
+    """A dataset whose records can be read and replaced.
+
+    It is a `TensorDataset`, a tuple or dict of arrays with a row for each record, a list of
+    records, or any dataset with a length and records by number.
+
+    Attributes:
+        count: the number of records.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._rows: Any = None  # arrays with a row for each record
+        if isinstance(dataset, TensorDataset):
+            self._rows = dataset.tensors
+        elif isinstance(dataset, tuple | Mapping) or _is_array(dataset):
+            self._rows = dataset
+        if self._rows is not None:
+            lengths = {len(leaf) for leaf in tree_flatten(self._rows)[0] if _is_array(leaf)}
+            if len(lengths) != 1:
+                raise InputError(
+                    "the arrays of the dataset must have a row for each record, and as many rows:"
+                    f" their lengths are {sorted(lengths)}"
+                )
+            [self.count] = lengths
+        else:
+            try:
+                self.count = len(dataset)
+                dataset[0]
+            except Exception as error:
+                raise InputError(
+                    "dataset must have a length and records by number, or be a tuple of arrays with"
+                    f" a row for each record ({type(error).__name__}: {error})"
+                ) from error
+        if self.count < 2:
+            raise InputError(f"the dataset has {self.count} record; two are needed")
+
+    def record(self, index: int) -> Any:
+        """A record, as a copy: what the dataset gives, or a row of each array."""
+        if self._rows is None:
+            return copy.deepcopy(self._dataset[index])
+        return tree_map(lambda rows: _copied(rows[index]) if _is_array(rows) else rows, self._rows)
+
+    def copied(self, reader: Reader, index: int | None = None, record: Any = None) -> Any:
+        """A copy for one run, which notes what is read of it; with a record replaced, if given."""
+        if self._rows is not None:
+            leaves, tree = tree_flatten(self._rows)
+            new = [None] * len(leaves) if index is None else tree_flatten(record)[0]
+            if len(new) != len(leaves):
+                raise InputError(
+                    f"a record must have {len(leaves)} values, one for each array, and has"
+                    f" {len(new)}"
+                )
+            copies = [
+                noting(_with_row(leaf, index, value), reader, self.count)
+                if _is_array(leaf)
+                else leaf
+                for leaf, value in zip(leaves, new, strict=True)
+            ]
+            rows = tree_unflatten(copies, tree)
+            if not isinstance(self._dataset, TensorDataset):
+                return rows
+            dataset = copy.copy(self._dataset)
+            dataset.tensors = rows
+            return dataset
+        if isinstance(self._dataset, list):
+            records = list(self._dataset)
+            if index is not None:
+                records[index] = record
+            return records
+        return _with_item(self._dataset, index, record)
+
+    def where_it_differs(self, other: "Data") -> list[int]:
+        """Numbers of the records in which another dataset of the same length differs."""
+        if other.count != self.count:
+            raise InputError(
+                f"the neighbour has {other.count} records and the dataset {self.count}: a record is"
+                " replaced, not added or removed"
+            )
+        return [
+            index
+            for index in range(self.count)
+            if not _same(self.record(index), other.record(index))
+        ]
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and len(value.shape) > 0
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return np.array(value)
+
+
+def _with_row(rows: Any, index: int | None, value: Any) -> Any:
+    """A copy of an array, with one row replaced."""
+    if isinstance(rows, Tensor):
+        copied = rows.detach().clone()
+        if index is not None:
+            copied[index] = torch.as_tensor(value).to(copied)
+        return copied
+    if isinstance(rows, np.ndarray):
+        array = rows.copy()
+        if index is not None:
+            array[index] = value
+        return array
+    return rows if index is None else rows.at[index].set(value)  # of jax
+
+
+def _with_item(dataset: Any, index: int | None, record: Any) -> Any:
+    """A copy of a dataset of any kind, which gives another record in one place."""
+    kind = type(dataset)
+
+    def item(self: Any, number: Any) -> Any:
+        count = len(self)
+        if index is not None and (number + count if number < 0 else number) == index:
+            return copy.deepcopy(record)
+        return kind.__getitem__(self, number)
+
+    members: dict[str, Any] = {"__getitem__": item, "__reduce_ex__": kind.__reduce_ex__}
+    if hasattr(kind, "__getitems__"):
+        members["__getitems__"] = lambda self, numbers: [item(self, one) for one in numbers]
+    copied = copy.copy(dataset)
+    try:
+        copied.__class__ = type(kind.__name__, (kind,), members)
+    except TypeError:  # of a class whose layout is fixed
+        return _Wrapped(dataset, index, record)
+    return copied
+
+
+class _Wrapped(Dataset[Any]):
+    """A dataset behind another one, which gives another record in one place."""
+
+    def __init__(self, dataset: Any, index: int | None, record: Any) -> None:
+        self._dataset, self._index, self._record = dataset, index, record
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, number: Any) -> Any:
+        return copy.deepcopy(self._record) if number == self._index else self._dataset[number]
+
+
+def _same(one: Any, other: Any) -> bool:
+    leaves, others = tree_flatten(one)[0], tree_flatten(other)[0]
+    return len(leaves) == len(others) and all(
+        np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind == "f")
+        for a, b in zip(leaves, others, strict=True)
+    )
+
+
+def changed(record: Any, others: Sequence[Any], kind: str) -> Any:
+    """A record as a replacement of some kind makes it of a record and other ones; None if it can't.
+
+    Args:
+        record: the one that is replaced.
+        others: records of the dataset, of which a label or a whole record is taken.
+        kind: one of `KINDS`.
+    """
+    leaves, tree = tree_flatten(record)
+    if kind == "another label":
+        return _with_another_label(leaves, tree, others)
+    if kind == "another record":
+        return next((one for one in others if not _same(one, record)), None)
+    made = [
+        _value(leaf, kind, is_last=place == len(leaves) - 1) for place, leaf in enumerate(leaves)
+    ]
+    new = tree_unflatten(made, tree)
+    return None if _same(new, record) else new
+
+
+# What a record is replaced by, in the order in which they are tried at two places.
+KINDS = ("ten times as loud", "another label", "all zeros", "another record", "missing values")
+
+
+def _value(value: Any, kind: str, *, is_last: bool) -> Any:
+    if isinstance(value, str | bytes) or value is None:
+        return type(value)() if kind == "all zeros" and value is not None else value
+    array = np.asarray(value)
+    is_label = is_last and array.size <= 1 and array.dtype.kind in "iub"
+    if is_label or array.dtype.kind not in "iufb":
+        return value
+    if kind == "all zeros":
+        return value * 0
+    if kind == "ten times as loud" and array.dtype.kind == "f":
+        return value * 10
+    if kind == "missing values" and array.dtype.kind == "f" and array.size > 1:
+        return value * float("nan")
+    return value
+
+
+def _with_another_label(leaves: list[Any], tree: Any, others: Sequence[Any]) -> Any:
+    """The record with the label, which is its last value, of another record that differs in it."""
+    for other in others:
+        label = tree_flatten(other)[0][-1]
+        if not _same(label, leaves[-1]):
+            return tree_unflatten([*leaves[:-1], label], tree)
+    return None

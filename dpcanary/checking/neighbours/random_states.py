@@ -1,0 +1,61 @@
+"""The random numbers of a run: every run begins with the same ones, and what it draws is seen."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.random import get_state, set_state
+
+from dpcanary.core.global_generators import seed_global_generators
+
+
+@contextmanager
+def same_random_numbers(seed: int) -> Iterator[None]:
+    """While inside, generators begin from a seed, and so does the operating system's entropy.
+
+    A training that seeds a generator of its own from the operating system is then repeatable.
+    Generators of `torch.Generator` that call `seed()` are not reached, nor is the time.
+    """
+    states = random.getstate(), get_state(), torch.get_rng_state()  # noqa: NPY002
+    entropy = random.Random(seed)
+
+    def seeded() -> int:
+        value = entropy.getrandbits(63)
+        torch.manual_seed(value)
+        return value
+
+    replaced = [
+        (random, "_urandom", entropy.randbytes),
+        (np.random.bit_generator, "randbits", entropy.getrandbits),
+        (torch, "seed", seeded),
+        (torch.random, "seed", seeded),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    try:
+        for owner, name, value in replaced:
+            setattr(owner, name, value)
+        seed_global_generators(seed)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        random.setstate(states[0])
+        set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def drawn_until_now() -> dict[str, int]:
+    """A checksum of the state of each generator that holds for the whole process."""
+    numbers = get_state()  # noqa: NPY002 - the user's code may draw from it
+    states = {
+        "Python": repr(random.getstate()).encode(),
+        "NumPy": np.asarray(numbers[1]).tobytes() + repr(numbers[2:]).encode(),
+        "PyTorch": torch.get_rng_state().numpy().tobytes(),
+    }
+    if torch.cuda.is_initialized():
+        for device, state in enumerate(torch.cuda.get_rng_state_all()):
+            states[f"PyTorch on GPU {device}"] = state.numpy().tobytes()
+    return {name: crc32(state) for name, state in states.items()}

@@ -1,0 +1,102 @@
+"""Which records are replaced, and by what, unless the user says so."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils._pytree import tree_leaves
+
+from dpcanary.checking.neighbours.neighbour_datasets import KINDS, Data, changed
+from dpcanary.checking.neighbours.records_seen import Batch
+
+# So many records are looked at for another label, and for missing values.
+_LOOKED_AT = 50
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A record in place of another one.
+
+    Attributes:
+        index: the number of the record in the dataset.
+        record: what is there in its place: what the dataset gives, or a row of each array.
+        name: in words.
+    """
+
+    index: int
+    record: Any
+    name: str = "another record of your choice"
+
+    @property
+    def label(self) -> str:
+        """The replacement, in words."""
+        return f"record {self.index} replaced by {self.name}"
+
+
+def chosen(data: Data, steps: Sequence[Sequence[Batch]], *, seed: int) -> list[Replacement]:
+    """A handful of replacements at two places, which are likely to trigger a branch.
+
+    The first place is a record of the first batch, and the other one of a later batch, if the
+    records in the batches are known: what a training does at its first step depends on these.
+
+    Args:
+        data: the records.
+        steps: the batches of each step of the training on them.
+        seed: of the choices.
+    """
+    rng = np.random.default_rng(seed)
+    first, second = _places(data.count, steps)
+    some = rng.permutation(data.count)[:_LOOKED_AT]
+    others = [data.record(int(index)) for index in some if index not in (first, second)]
+    has_missing = any(_has_missing(record) for record in others)
+    kinds = [kind for kind in KINDS if has_missing or kind != "missing values"]
+    replaced = []
+    for place, which in ((first, (0, 1, 2)), (second, (3, 4))):
+        record = data.record(place)
+        for number in which:
+            if number < len(kinds):
+                new = changed(record, others, kinds[number])
+                if new is not None:
+                    replaced.append(Replacement(place, new, _words(kinds[number])))
+    neighbour = (second + 1) % data.count
+    copied = data.record(neighbour)
+    if not any(one.index == neighbour for one in replaced):
+        replaced.append(Replacement(second, copied, f"a copy of record {neighbour}"))
+    return replaced
+
+
+def _words(kind: str) -> str:
+    return {
+        "ten times as loud": "itself, ten times as loud",
+        "another label": "itself with another label",
+        "missing values": "itself with missing values",
+    }.get(kind, kind)
+
+
+def _places(count: int, steps: Sequence[Sequence[Batch]]) -> tuple[int, int]:
+    """Numbers of two records."""
+    groups = [
+        np.unique(np.concatenate([batch.records for batch in batches]))
+        for batches in steps
+        if batches
+    ]
+    groups = [group for group in groups if len(group)]
+    fallback = int(count // 4), int(count - 1 - count // 4)
+    if not groups:
+        return fallback if fallback[0] != fallback[1] else (0, count - 1)
+    # What a training does in the order of its records, early ones decide.
+    first = int(groups[0][0])
+    later = np.unique(np.concatenate(groups[1:])) if len(groups) > 1 else groups[0]
+    without = np.setdiff1d(later, groups[0])
+    candidates = without if len(without) else np.setdiff1d(later, [first])
+    second = int(candidates[0]) if len(candidates) else (first + 1) % count
+    return first, second
+
+
+def _has_missing(record: Any) -> bool:
+    return any(
+        np.isnan(np.asarray(leaf)).any()
+        for leaf in tree_leaves(record)
+        if not isinstance(leaf, str | bytes) and np.asarray(leaf).dtype.kind == "f"
+    )

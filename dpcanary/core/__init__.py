@@ -1,0 +1,1 @@
+"""What every room may import: arguments, files, tables, random numbers, printing, plugins."""

@@ -1,0 +1,158 @@
+"""The records of a source, checked."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dpcanary.data.records import Records
+from dpcanary.errors import InputError
+
+
+class Purpose(IntEnum):
+    """Part of every stream's key. Never change a number or reuse it, in any package."""
+
+    RECORDS = 1  # which records of a dataset are private, auxiliary and test records
+    SYNTHETIC_RECORDS = 9  # generated data: its model, then its blocks of records
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownSource:
+    """What is known of a source.
+
+    Attributes:
+        num_training: records of its training part; the default number if records are drawn.
+        num_test: records of its test part; None if it has none.
+        shape: of one record; empty for texts.
+        num_classes: number of classes.
+        max_files: how many files it may be read from; 0 if it needs no file.
+        is_drawn: whether its records are drawn at random, as many as are asked for.
+    """
+
+    num_training: int
+    num_test: int | None
+    shape: tuple[int, ...]
+    num_classes: int
+    max_files: int
+    is_drawn: bool = False
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the records need no file."""
+        return self.max_files == 0
+
+
+KNOWN_SOURCES = {
+    "digits": KnownSource(1797, None, (64,), 10, max_files=0),
+    "digits_parity": KnownSource(1797, None, (64,), 2, max_files=0),
+    "cifar10": KnownSource(50_000, 10_000, (3, 32, 32), 10, max_files=2),
+    "sst2": KnownSource(67_349, 872, (), 2, max_files=2),
+    "california_housing": KnownSource(20_640, None, (8,), 2, max_files=1),
+    "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
+    "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
+}
+OWN_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv")  # of a user's own files
+_BLOCK_NUMBERS = 2**22  # 32 MiB as float64
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The records of a source, neither scaled nor shuffled.
+
+    Attributes:
+        name: for messages.
+        training: features, shape (n, F), of any real type; or images, shape (n, C, H, W); or
+            texts, shape (n,).
+        test: the source's own test part, of the same kind; None if it has none.
+        class_names: by label; empty if the source does not name its classes.
+        synthetic: whether a model generated the records.
+
+    Raises:
+        InputError: if there are no records, a shape is wrong, or a number is NaN or infinite.
+    """
+
+    name: str
+    training: Records
+    test: Records | None = None
+    _: dataclasses.KW_ONLY
+    class_names: tuple[str, ...] = ()
+    synthetic: bool = False
+
+    def __post_init__(self) -> None:
+        _check_part(self.name, self.training)
+        if self.test is None:
+            return
+        _check_part(f"{self.name}: test part", self.test)
+        if self.test.features.shape[1:] != self.training.features.shape[1:]:
+            raise InputError(
+                f"{self.name}: a test record has shape {self.test.features.shape[1:]}, the others"
+                f" {self.training.features.shape[1:]}"
+            )
+
+    @property
+    def kind(self) -> Literal["features", "images", "texts"]:
+        """The kind of record."""
+        if self.training.features.dtype.kind == "U":
+            return "texts"
+        return "features" if self.training.features.ndim == 2 else "images"
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes: one more than the largest label of both parts."""
+        return max(part.num_classes for part in (self.training, self.test) if part is not None)
+
+    def first(self, *, max_records: int | None, num_test: int | None) -> "Source":
+        """The source with only the first records of its training and test parts."""
+        test = None if self.test is None else self.test[:num_test]
+        return dataclasses.replace(self, training=self.training[:max_records], test=test)
+
+
+def row_blocks(num_records: int, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices of successive records of this shape, each of a few million numbers at most."""
+    step = max(1, _BLOCK_NUMBERS // max(1, math.prod(shape)))
+    return (slice(start, start + step) for start in range(0, num_records, step))
+
+
+def _check_part(where: str, records: Records) -> None:
+    features = records.features
+    if len(records) == 0:
+        raise InputError(f"{where}: there are no records")
+    if features.ndim not in ((1,) if features.dtype.kind == "U" else (2, 4)):
+        raise InputError(
+            f"{where}: features must be records x features, or records x channels x height x"
+            f" width; their shape is {features.shape}"
+        )
+    if features.dtype.kind != "f":
+        return
+    axes = tuple(range(1, features.ndim))
+    blocks = row_blocks(len(records), features.shape[1:])
+    finite = np.concatenate([np.isfinite(features[block]).all(axis=axes) for block in blocks])
+    if not finite.all():
+        raise InputError(
+            f"{where}: record {np.argmin(finite)} has a feature that is NaN or infinite"
+            f" ({np.sum(~finite)} such records); fix or drop them"
+        )
+
+
+def check_hashes(
+    files: Sequence[Path], found: Sequence[str], wanted: Sequence[str], *, where: str = ""
+) -> None:
+    """Compares the SHA-256 of files with those that they must have; none wanted are not compared.
+
+    Raises:
+        InputError: names the file that differs.
+    """
+    if not wanted:
+        return
+    if len(found) != len(wanted):
+        raise InputError(f"{where}{len(found)} files are read, and {len(wanted)} hashes are given")
+    for file, one, other in zip(files, found, wanted, strict=True):
+        if one != other:
+            raise InputError(
+                f"{where}{file} has sha256 {one}, and must have {other}: it changed, or was"
+                " damaged; put the right file back (a download: delete it), and run again"
+            )

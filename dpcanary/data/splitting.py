@@ -1,0 +1,122 @@
+"""Splits the records of a source into private, auxiliary and test records, and scales them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.core.randomness import generator
+from dpcanary.data.record_source import Purpose, Source, row_blocks
+from dpcanary.data.records import Records, Scaling, Split
+from dpcanary.errors import InputError
+
+Indices = NDArray[np.int64]
+
+
+def split_records(
+    source: Source,
+    *,
+    num_records: int,
+    seed: int,
+    balanced: bool = True,
+    num_auxiliary: int | None = None,
+    num_test: int | None = None,
+) -> Split:
+    """Splits a source at random into private, auxiliary and test records, all disjoint.
+
+    The test records come from the source's own test part. If it has none, they come from the
+    records that are not private: half of these are auxiliary and half test records, or
+    `num_auxiliary` of them and the rest. Features are standardised by the mean and standard
+    deviation of the auxiliary records alone, so that scaling reads nothing private; images by those
+    of each channel.
+    """
+    if source.kind == "texts":
+        raise InputError(
+            f"{source.name}: its records are texts: the dataset needs an encoder, such as"
+            " sentence-transformers/all-MiniLM-L6-v2"
+        )
+    records = source.training
+    order = generator(seed=seed, purpose=Purpose.RECORDS).permutation(len(records))
+    private = (_balanced if balanced else _unbalanced)(source, order, num_records)
+    others = order[~np.isin(order, private)]
+    default = len(others) // 2 if source.test is None else len(others)
+    if default == 0:
+        raise InputError(
+            f"{source.name}: {len(private)} of its {len(records)} records are private, which leaves"
+            " none as auxiliary or test records; lower num_records"
+        )
+    auxiliary = _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
+    if source.test is None:
+        test_part, left = records, others[len(auxiliary) :]
+    else:
+        test_part, left = source.test, np.arange(len(source.test))
+    test = _taken(source, left, "num_test", num_test, default=len(left))
+    scaling = _scaling_of(records.features, auxiliary)
+    return Split(
+        private=_scaled(records, private, scaling),
+        auxiliary=_scaled(records, auxiliary, scaling),
+        test=_scaled(test_part, test, scaling),
+        scaling=scaling,
+        private_rows=private,
+    )
+
+
+def _unbalanced(source: Source, order: Indices, num_records: int) -> Indices:
+    """The first records in this order."""
+    if len(order) < num_records:
+        raise InputError(
+            f"{source.name}: num_records {num_records} is more than its {len(order)} records"
+        )
+    return order[:num_records]
+
+
+def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
+    """The first records of every class in this order."""
+    labels, num_classes = source.training.labels, source.num_classes
+    per_class, rest = divmod(num_records, num_classes)
+    if rest or per_class == 0:
+        raise InputError(
+            f"{source.name}: num_records {num_records} is no multiple of its {num_classes} classes;"
+            " change it, or set balanced: false"
+        )
+    counts = np.bincount(labels, minlength=num_classes)
+    if counts.min() < per_class:
+        short = int(np.argmin(counts))
+        raise InputError(
+            f"{source.name}: class {short} has {counts[short]} records, num_records {num_records}"
+            f" needs {per_class} of each of the {num_classes} classes; lower it, or set balanced:"
+            " false"
+        )
+    chosen = [order[labels[order] == label][:per_class] for label in range(num_classes)]
+    return np.concatenate(chosen)
+
+
+def _taken(source: Source, left: Indices, key: str, count: int | None, default: int) -> Indices:
+    wanted = default if count is None else count
+    if not 0 < wanted <= len(left):
+        raise InputError(
+            f"{source.name}: {key} {wanted or 'by default'} is not possible: {len(left)} records"
+            " are left for it; change it or num_records"
+        )
+    return left[:wanted]
+
+
+def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:
+    """Mean and standard deviation of every feature, or of every channel over all its pixels."""
+    axes = (0, *range(2, features.ndim))
+    blocks = [indices[block] for block in row_blocks(len(indices), features.shape[1:])]
+    count = len(indices) * int(np.prod(features.shape[2:]))
+    total = sum(features[block].sum(axis=axes, dtype=np.float64, keepdims=True) for block in blocks)
+    mean = np.asarray(total / count)
+    squares = sum(((features[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
+    deviation = np.sqrt(np.asarray(squares / count))
+    return Scaling(mean, np.where(deviation > 0, deviation, 1.0))
+
+
+def _scaled(records: Records, indices: Indices, scaling: Scaling) -> Records:
+    """The records at these indices in single precision; only a block of them in double."""
+    features = records.features
+    scaled = np.empty((len(indices), *features.shape[1:]), dtype=np.float32)
+    for block in row_blocks(len(indices), features.shape[1:]):
+        scaled[block] = (features[indices[block]] - scaling.mean) / scaling.deviation
+    return Records(scaled, records.labels[indices])

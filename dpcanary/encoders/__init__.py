@@ -1,1 +1,0 @@
-"""Frozen encoders, which turn images and texts into features."""

@@ -1,0 +1,87 @@
+"""Names of conversions, limits, and settings of the stage that estimates epsilon."""
+
+from pydantic import Field
+
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.argument_checks import Choice
+from dpcanary.core.setting_fields import ClosedModel, Probability
+
+
+class Conversion(Choice):
+    """Among which trade-off curves the mechanism's is looked for, and how it gives an epsilon.
+
+    Attributes:
+        GDP: through Gaussian differential privacy (Dong et al., 2022; Nasr et al., 2023).
+        SUBSAMPLED_GAUSSIAN: through the exact trade-off curves of DP-SGD with a given sample rate,
+            number of steps and adjacency, and any noise.
+        DIRECT: from the definition of (epsilon, delta)-DP (Kairouz et al., 2015).
+    """
+
+    GDP = "gdp"
+    SUBSAMPLED_GAUSSIAN = "subsampled_gaussian"
+    DIRECT = "direct"
+
+
+# Of all slots, in audits whose bound is near the largest that they can show.
+GUESSED_SHARE = 0.25
+# Of conversion `subsampled_gaussian`.
+LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA = 1e-11, 0.01
+# Smaller ones would need too many simulations.
+LEAST_CALIBRATED_SIGNIFICANCE = 0.001
+
+
+class Independence(Choice):
+    """Which scores of an audit with several slots a bound treats as independent.
+
+    Attributes:
+        RUNS: the runs. Each slot gets a bound of its own, from its scores in all runs. This
+            assumes nothing about the slots of a run.
+        SLOTS: all slots of all runs, pooled into one bound. This assumes that the slots of a run
+            do not influence each other and that their scores have the same distributions.
+    """
+
+    RUNS = "runs"
+    SLOTS = "slots"
+
+
+class EstimationKeys(ClosedModel):
+    """Keys of how scores become bounds; all audits of a config share them."""
+
+    delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
+    significance: float = Field(
+        0.05, ge=1e-6, le=0.5, description="probability that a bound exceeds the truth"
+    )
+    conversions: tuple[Conversion, ...] = Field(
+        (Conversion.GDP,), min_length=1, description="among which trade-off curves bounds are found"
+    )
+    independent: Independence = Field(
+        Independence.RUNS, description="which scores count as independent with several slots"
+    )
+    guessed_share: float = Field(
+        GUESSED_SHARE,
+        gt=0,
+        le=1,
+        description="share of all slots whose worlds are guessed, half of it in each world; for"
+        " threshold rules steinke, mahloujifar and order_statistic",
+    )
+
+
+class EstimationStage(EstimationKeys):
+    """How the scores of one audit become bounds.
+
+    Attributes:
+        threshold_rules: names of rules.
+        looks: numbers of runs of both worlds at which the bounds hold jointly; none if each bound
+            holds alone.
+        adjacency: audited; only `subsampled_gaussian` uses it and the three below.
+        sample_rate: of Poisson sampling; 1 with fixed batches.
+        canary_period: with fixed batches, the steps per insertion of the canary.
+        in_first_step: whether the canary is inserted in the first step alone.
+    """
+
+    threshold_rules: tuple[str, ...]
+    looks: tuple[int, ...] = ()
+    adjacency: Adjacency = Adjacency.SUBSTITUTE
+    sample_rate: float = 1.0
+    canary_period: int | None = None
+    in_first_step: bool = False

@@ -1,0 +1,237 @@
+"""Checks between the parts of a config: names that must exist, and counts that must fit."""
+
+from collections.abc import Mapping, Sequence
+
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.errors import InputError, suggestion
+from dpcanary.estimation.estimation_settings import (
+    LARGEST_EXACT_DELTA,
+    LEAST_CALIBRATED_SIGNIFICANCE,
+    LEAST_EXACT_DELTA,
+    Conversion,
+    Independence,
+)
+from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule, threshold_rule_named
+from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.experiment_config import Settings
+from dpcanary.experiment.figure_config import Figure
+from dpcanary.training.training_settings import WorldAssignment
+
+# Figures that show what training without privacy does not have: a profile, or a clipping norm.
+_OF_PRIVATE_TRAINING = ("privacy_profile", "gradient_norm")
+# Accountants work with exp(epsilon), which overflows at 709.
+_LARGEST_TARGET = 500.0
+
+
+def check_references(
+    settings: Settings, sweeps: Mapping[str, Sequence[str]], audits: Mapping[str, Audit]
+) -> None:
+    """Checks audits against datasets, and figures against audits.
+
+    Args:
+        settings: the config without its audits.
+        sweeps: names of each sweep's audits.
+        audits: by name.
+
+    Raises:
+        InputError: names the audit or figure, and the key.
+    """
+    _check_rules(settings)
+    for name, audit in audits.items():
+        where = f"config: audit {name}"
+        _check_guesses(where, audit, settings)
+        _check_single_run(where, audit, settings)
+        if audit.looks:
+            _check_looks(where, settings.threshold_rules)
+        if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
+            _check_exact_delta(where, audit, settings.delta)
+        if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.batches_per_pass:
+            raise InputError(
+                f"{where}: conversion subsampled_gaussian has no curves of shuffled batches; give"
+                " conversions: [direct], which assumes nothing, or audit them in another config"
+            )
+        if audit.pretraining and audit.pretraining.dataset:
+            _check_known(f"{where}: pretraining.dataset", audit.pretraining.dataset, settings)
+        if audit.dataset is not None:
+            _check_dataset(where, audit, audit.dataset, settings)
+        if audit.target_epsilon is not None:
+            _check_target(where, audit, audit.target_epsilon, settings.delta)
+    for name, figure in settings.figures.items():
+        where = f"config: figures.{name}"
+        if figure.in_sample and ThresholdRule.IN_SAMPLE not in settings.threshold_rules:
+            raise InputError(f"{where}.in_sample: threshold_rules has no in_sample to draw")
+        _check_figure(where, figure, sweeps, audits, settings)
+
+
+def _check_rules(settings: Settings) -> None:
+    least = LEAST_CALIBRATED_SIGNIFICANCE
+    calibrated = [
+        rule for rule in settings.threshold_rules if threshold_rule_named(rule).is_calibrated
+    ]
+    if calibrated and settings.significance < least:
+        raise InputError(
+            f"config: significance: threshold rule {calibrated[0]} needs at least {least:g};"
+            " give threshold_rules: [simultaneous] below"
+        )
+
+
+def _check_guesses(where: str, audit: Audit, settings: Settings) -> None:
+    guessing = [rule for rule in settings.threshold_rules if threshold_rule_named(rule).guesses]
+    if guessing and audit.worlds is WorldAssignment.HALVES:
+        raise InputError(
+            f"{where}: worlds: threshold rule {guessing[0]} counts right guesses of fair coins; it"
+            " needs coins, not halves"
+        )
+    if audit.num_slots == 1 and len(guessing) == len(settings.threshold_rules):
+        raise InputError(
+            f"{where}: num_slots is 1, and threshold rule {guessing[0]} guesses several slots; add"
+            " another rule to threshold_rules, or slots"
+        )
+    exact = Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1
+    if guessing and exact and audit.adjacency is not Adjacency.SUBSTITUTE:
+        raise InputError(
+            f"{where}: threshold rule {guessing[0]} guesses both worlds; with conversion"
+            " subsampled_gaussian it needs adjacency: substitute, where they are alike"
+        )
+
+
+def _check_single_run(where: str, audit: Audit, settings: Settings) -> None:
+    others = [rule for rule in settings.threshold_rules if not threshold_rule_named(rule).guesses]
+    if audit.num_runs == 1 and others and settings.independent is Independence.RUNS:
+        raise InputError(
+            f"{where}: num_runs is 1, and threshold rule {others[0]} compares the runs of a slot in"
+            " both worlds; give threshold_rules: [mahloujifar], which needs one run, or set"
+            " independent: slots, which assumes that slots do not influence each other"
+        )
+
+
+def _check_looks(where: str, rules: Sequence[str]) -> None:
+    for rule in rules:
+        if not threshold_rule_named(rule).has_looks:
+            with_looks = ", ".join(name for name, one in RULES.items() if one.has_looks)
+            raise InputError(
+                f"{where}: looks: threshold rule {rule} has no bounds that hold jointly at looks;"
+                f" take it out of threshold_rules, which may then have {with_looks}"
+            )
+
+
+def _check_exact_delta(where: str, audit: Audit, delta: float) -> None:
+    # 5 times what rounding adds to a delta in so many steps; see `accounting.pld.least_delta`.
+    least = max(LEAST_EXACT_DELTA, 1e-14 + 5e-16 * audit.num_steps)
+    if not least <= delta <= LARGEST_EXACT_DELTA:
+        raise InputError(
+            f"{where}: delta: {delta:g} with conversion subsampled_gaussian and"
+            f" {audit.num_steps} steps; it must be from {least:.2g} to {LARGEST_EXACT_DELTA:g}"
+        )
+
+
+def _check_known(where: str, dataset: str, settings: Settings) -> None:
+    if dataset not in settings.datasets:
+        hint = suggestion(dataset, settings.datasets)
+        raise InputError(f"{where}: no {dataset!r}; {hint}")
+
+
+def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:
+    _check_known(f"{where}: dataset", dataset, settings)
+    most = settings.datasets[dataset].num_records
+    if audit.num_slots > most:
+        raise InputError(
+            f"{where}: num_slots: {audit.num_slots} is more than the {most} private records"
+        )
+    if audit.adversary.uses_optimised:
+        trained_on = most - audit.num_slots // 2
+        if audit.num_slots == most or audit.metagradient.batch_size > trained_on:
+            raise InputError(
+                f"{where}: metagradient.batch_size: {audit.metagradient.batch_size} must be at most"
+                f" the {trained_on} records of its trainings: half of {audit.num_slots} canaries,"
+                f" and {most - audit.num_slots} others, which must be at least one"
+            )
+    if audit.adjacency is Adjacency.SUBSTITUTE:
+        most -= audit.num_slots  # batches are made of the other records; targets are added
+    if audit.batch_size is not None and audit.batch_size > most:
+        raise InputError(
+            f"{where}: batch_size: {audit.batch_size} is more than the {most} records that batches"
+            " are made of"
+        )
+
+
+def _check_target(where: str, audit: Audit, target: float, delta: float) -> None:
+    """Refuses a target that no noise can reach, before anything is downloaded or trained."""
+    # Delta must be below the probability that the canary is in some batch. Otherwise the mechanism
+    # is (0, delta)-DP even without noise.
+    ever_in = 1.0 - (1.0 - audit.sample_rate) ** audit.accounted_steps
+    if delta >= ever_in:
+        raise InputError(
+            f"{where}: target_epsilon: delta {delta:g} alone covers the leak, whatever the noise:"
+            f" the canary is in a batch with probability {ever_in:.2g}; lower delta"
+        )
+    if target > _LARGEST_TARGET:
+        raise InputError(
+            f"{where}: target_epsilon: {target:g} is more than accountants can compute; give at"
+            f" most {_LARGEST_TARGET:g}, or noise_multiplier"
+        )
+
+
+def _check_figure(
+    where: str,
+    figure: Figure,
+    sweeps: Mapping[str, Sequence[str]],
+    audits: Mapping[str, Audit],
+    settings: Settings,
+) -> None:
+    for sweep in figure.sweeps:
+        if sweep not in sweeps:
+            raise InputError(f"{where}.sweeps: no {sweep!r}; {suggestion(sweep, sweeps)}")
+    gaussian = figure.shown or figure.kind == "privacy_profile"
+    if gaussian and Conversion.GDP not in settings.conversions:
+        raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
+    names = [name for sweep in figure.sweeps for name in sweeps[sweep]]
+    scores = {audits[name].score for name in names}
+    if figure.kind == "canary_sets":
+        _check_sets(where, [audits[name] for name in names], settings)
+    without = [name for name in names if audits[name].noise_multiplier == 0]
+    if without and (figure.axis == "noise_multiplier" or figure.kind in _OF_PRIVATE_TRAINING):
+        raise InputError(
+            f"{where}: audit {without[0]} trains without privacy, which kind {figure.kind} cannot"
+            " show: take another sweep"
+        )
+    if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
+        raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
+    for name in names:
+        if figure.kind == "models_trained":
+            _check_models(where, figure, name, audits[name])
+            continue
+        audit, most = audits[name], max(figure.num_runs, default=0)
+        if most > audit.num_runs:
+            raise InputError(
+                f"{where}.num_runs: {most} is more than the {audit.num_runs} runs of audit {name}"
+            )
+        odd = [number for number in figure.num_runs if number % 2 or number < 4]
+        if odd and audit.num_slots == 1:
+            raise InputError(
+                f"{where}.num_runs: {odd[0]} must be even, for two worlds, and at least 4"
+            )
+        if figure.kind == "test_accuracy" and not audit.is_trained:
+            raise InputError(f"{where}: audit {name} trains no models: it has no test accuracy")
+
+
+def _check_sets(where: str, audits: Sequence[Audit], settings: Settings) -> None:
+    if {audit.score for audit in audits} != {"loss"}:
+        raise InputError(f"{where}: it compares losses: all audits of its sweeps need score loss")
+    if len({audit.seed for audit in audits}) > 1:
+        raise InputError(
+            f"{where}: its audits have seeds of their own; give them the same seed, so that their"
+            " trainings are pairs"
+        )
+    rules = settings.threshold_rules
+    need_gdp = all(Conversion.GDP in threshold_rule_named(rule).conversions for rule in rules)
+    if Conversion.GDP not in settings.conversions and need_gdp:
+        raise InputError(f"{where}: conversions has no gdp, whose bounds it shows")
+
+
+def _check_models(where: str, figure: Figure, name: str, audit: Audit) -> None:
+    if not audit.fitting(figure.num_runs):
+        least = "even numbers of at least 4" if audit.num_slots == 1 else "numbers"
+        raise InputError(
+            f"{where}.num_runs: none fits audit {name}, which needs {least} up to {audit.num_runs}"
+        )

@@ -1,0 +1,94 @@
+"""What a config says about a figure."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
+
+from dpcanary.core.setting_fields import ClosedModel, Count, Positive, SampleRate
+from dpcanary.errors import suggestion
+from dpcanary.experiment.figure_catalogue import FIGURE_KINDS, figure_kind
+from dpcanary.experiment.summary import AXES, LINES, PANELS
+
+# An editor offers the kinds.
+KindName = Annotated[str, WithJsonSchema({"enum": [*FIGURE_KINDS]})]
+if TYPE_CHECKING:
+    PanelSetting = str
+    LineSetting = str
+    SweptSetting = str
+else:  # from the declarations of the keys, which type checkers cannot follow
+    PanelSetting, LineSetting = Literal[PANELS], Literal[LINES]
+    SweptSetting = Literal[tuple(AXES)]
+
+
+class Figure(ClosedModel):
+    """A figure: what it shows, and which sweeps."""
+
+    kind: KindName = Field(description="what is drawn")
+    sweeps: tuple[str, ...] = Field((), description="from `audits`; not for adjacency_ratio")
+    note: str = Field("", description="text printed below the figure")
+    heuristic: bool = Field(
+        False,
+        description="for figures of bounds: also draws what the last model alone would reveal if"
+        " losses were linear, which is no bound",
+    )
+    in_sample: bool = Field(
+        False,
+        description="for figures of bounds: also draws the bounds of threshold rule in_sample,"
+        " which is not valid, in panels of their own",
+    )
+    panels: tuple[PanelSetting, ...] = Field(
+        (),
+        description="for figures of bounds, models_trained, trade_off, gradient_norm and"
+        " privacy_profile: the audits' keys that distinguish panels; by default sample_rate and"
+        " noise_multiplier, or one panel for the last two kinds",
+    )
+    lines: tuple[LineSetting, ...] = Field(
+        (),
+        description="for figures of bounds: the audits' keys that distinguish lines of the same"
+        " canary; by default none",
+    )
+    shown: bool = Field(
+        False,
+        description="for trade_off: also draws what the bounds show: the Gaussian curve of the"
+        " audited mu, and the most that conversion direct can show with as many models",
+    )
+    num_runs: tuple[Count, ...] = Field(
+        (),
+        description="for epsilon_by_runs and models_trained: the axis; each estimate uses a"
+        " repeat's first runs. An audit with fewer runs has fewer points in models_trained",
+    )
+    setting: SweptSetting | None = Field(
+        None, description="for epsilon_by_setting: the audits' key on the figure's axis"
+    )
+    sample_rates: tuple[SampleRate, ...] = Field((), description="for adjacency_ratio: panels")
+    noise_multipliers: tuple[Positive, ...] = Field((), description="for adjacency_ratio: the axis")
+    num_steps: tuple[Count, ...] = Field((), description="for adjacency_ratio: lines")
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in FIGURE_KINDS:
+            raise ValueError(f"unknown name, {suggestion(name, FIGURE_KINDS)}")
+        return name
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> "Figure":
+        kind = figure_kind(self.kind)
+        of_some = [key for one in FIGURE_KINDS.values() for key in one.needs]
+        for key in dict.fromkeys(of_some):
+            if bool(getattr(self, key)) != (key in kind.needs):
+                verb = "needs" if key in kind.needs else "has no"
+                raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
+        for key in dict.fromkeys(key for one in FIGURE_KINDS.values() for key in one.keys):
+            if getattr(self, key) and key not in kind.keys:
+                raise ValueError(f"a figure of kind {self.kind} has no {key}")
+        shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]
+        for key in shown:
+            if shown.count(key) > 1:
+                raise ValueError(f"{key} is shown twice, by axis, panels or lines; keep one")
+        return self
+
+    @property
+    def axis(self) -> str | None:
+        """The column of the summary on its axis; None for kinds that have no such axis."""
+        return self.setting or figure_kind(self.kind).axis

@@ -1,0 +1,281 @@
+"""The results of an experiment in a few columns: what is shown, beside what is accounted."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.files import read_npz, shape_in_npz
+from dpcanary.core.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
+from dpcanary.core.provenance import check_origin, origins_in
+from dpcanary.core.tsv_tables import read_table
+from dpcanary.errors import InputError
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
+from dpcanary.experiment.experiment_config import read_experiment
+from dpcanary.experiment.products import Product, Products
+from dpcanary.experiment.summary import COLUMNS, described_data
+from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE, with_unplanned_looks
+
+_MOST_TARGETS = 5
+
+
+def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
+    """For each prepared dataset of the config, its name, and what its records are."""
+    for name, dataset in products.experiment.settings.datasets.items():
+        path = _checked(folder, products.data(name))
+        if path is None:
+            continue
+        shape = " x ".join(map(str, shape_in_npz(path, "features")[1:]))
+        parts = ("labels", "auxiliary_labels", "test_labels")
+        labels = read_npz(path, names=parts)
+        private, auxiliary, test = (labels[part] for part in parts)
+        classes = 1 + max(int(part.max(initial=-1)) for part in labels.values())
+        source = described_data(dataset.model_dump())
+        yield (
+            name,
+            f"{source}: {len(private):,} private records of {shape} features, {classes}"
+            f" classes; {len(auxiliary):,} auxiliary records of the adversary, {len(test):,} test"
+            " records. Features are standardised by the auxiliary records.",
+        )
+
+
+def targets_in_words(products: Products, folder: Path, audit: str) -> str:
+    """Which rows of the source an audit's target records are; empty if this is not known."""
+    made = [*products.canaries(audit), *products.data_of(audit)]
+    paths = [path for one in made if (path := _checked(folder, one))]
+    if len(paths) < 2:
+        return ""
+    canaries, data = paths
+    rows = read_npz(data, names=("private_rows",)).get("private_rows")
+    if rows is None:
+        return ""
+    arrays = read_npz(canaries, names=("target", "target_label"))
+    targets = [int(rows[target]) for target in arrays["target"]]
+    listed = ", ".join(map(str, targets[:_MOST_TARGETS]))
+    more = len(targets) - _MOST_TARGETS
+    several = f" and {more} more" if more > 0 else ""
+    label = f" (label {arrays['target_label'][0]})" if len(targets) == 1 else ""
+    return f"row {listed}{several} of the source, counted from 0{label}"
+
+
+def _checked(folder: Path, product: Product) -> Path | None:
+    """The file of a product, or None if there is none; an error if it is of another one."""
+    path = folder / product.path
+    if not path.exists():
+        return None
+    [origin] = origins_in(path)
+    check_origin(path, origin, product.origin)
+    return path
+
+
+_MOST_ROWS, _CONFIG = 40, "experiment.json"
+_SUBSTITUTE = Adjacency.SUBSTITUTE.value
+# Which conversion is shown, if there are several.
+_CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
+_SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
+
+
+def results_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """One row per set-up and valid threshold rule, after the last step and from the most runs.
+
+    Bounds of a valid rule that are not valid since more runs were made after a look have rows, too.
+
+    Audits that differ in their seed alone are one set-up. Several repeats, slots or seeds of it are
+    averaged: no bound is picked because it is the largest.
+
+    Args:
+        summary: of an experiment.
+
+    Returns:
+        Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `shown`
+        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, `proof`,
+        `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
+        accounted under it), and the accounted epsilons `add_remove` and `substitute`.
+    """
+    is_looked_at = summary["assumption"].str.startswith(LOOKED_BEFORE)
+    rows = summary[summary["is_valid"] | is_looked_at].assign(above=_above)
+    ranks = rows["conversion"].map([*_CONVERSIONS].index)
+    rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
+    for key in ("step", "num_runs"):
+        rows = rows[rows[key] == rows.groupby("audit")[key].transform("max")]
+    grouped = rows.groupby(_SET_UP, sort=False, dropna=False).agg(
+        audit=("audit", "first"),
+        canary=("canary", "first"),
+        runs=("num_runs", "first"),
+        rule=("threshold_rule", "first"),
+        conversion=("conversion", "first"),
+        shown=("epsilon_lower", "mean"),
+        bounds=("epsilon_lower", "size"),
+        add_remove=("epsilon_upper_add_remove", "first"),
+        substitute=("epsilon_upper_substitute", "first"),
+        assumption=("assumption", "first"),
+        proof=("proof", "first"),
+        adjacency=("adjacency", "first"),
+        above=("above", "sum"),
+    )
+    return grouped.reset_index(drop=True)
+
+
+def _above(rows: pd.DataFrame) -> pd.Series:
+    """Whether each bound exceeds what is accounted for its adjacency."""
+    is_substitute = rows["adjacency"] == _SUBSTITUTE
+    upper = rows["epsilon_upper_substitute"].where(is_substitute, rows["epsilon_upper_add_remove"])
+    return rows["epsilon_lower"] > upper
+
+
+def read_results(folder: Path) -> pd.DataFrame:
+    """The table of an experiment's results, from its folder.
+
+    Raises:
+        InputError: if there is no summary in the folder, or an old one.
+    """
+    return results_table(read_summary(folder))
+
+
+def read_summary(folder: Path) -> pd.DataFrame:
+    """The summary of an experiment, from its folder; for errors, see `read_with_products`."""
+    return read_with_products(folder)[0]
+
+
+def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
+    """The summary of an experiment, and its products; None if its config is not in the folder.
+
+    Raises:
+        InputError: if there is no summary in the folder, an old one, or one of another config than
+            that in the folder.
+    """
+    path, config = folder / "summary.tsv", folder / _CONFIG
+    if not path.exists():
+        raise InputError(f"{folder} has no results: there is no {path.name} in it")
+    products = Products(read_experiment(config)) if config.exists() else None
+    if products:
+        products.check_summary(path)
+    summary = read_table(path, columns=COLUMNS)
+    if products:
+        summary = with_unplanned_looks(summary, folder, products.experiment.audits)
+    return summary, products
+
+
+def asks_for_all(targets: Iterable[str]) -> bool:
+    """Whether a run is one for all results; empty targets ask for everything."""
+    return not {*targets} - {"all"}
+
+
+def print_ending(folder: Path) -> None:
+    """Prints what a run ends with: the table of results, and where all else is."""
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    print()
+    try:
+        print_results(folder)
+    except InputError as error:
+        print(f"no table of results: {error}")
+    print(f"\nFigures: {folder / 'figures'}/   All numbers: {folder / 'summary.tsv'}")
+
+
+def print_results(folder: Path) -> None:
+    """Prints the table of an experiment's results, and what it rests on.
+
+    Raises:
+        InputError: if there is no summary in the folder, or an old one.
+    """
+    summary, products = read_with_products(folder)
+    print("\n".join(results_lines(results_table(summary), folder)))
+    print()
+    if products:
+        try:
+            lines = [*_facts(summary, products, folder)]
+        except InputError as error:
+            lines = [f"No facts on the data: {error}"]
+        print("\n".join(map(wrapped, lines)))
+    else:
+        print(f"Not compared with a config: there is no {_CONFIG} beside the summary.")
+
+
+def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[str]:
+    """The archive, the datasets, the target record if all audits share it, and the accuracy."""
+    settings = products.experiment.settings
+    if settings.is_released:
+        yield f"Observations: released, {settings.archive} of SHA-256 {settings.archive_sha256}."
+    for _, text in datasets_in_words(products, folder):
+        yield f"Data: {text}"
+    audits = products.experiment.audits
+    targets = {targets_in_words(products, folder, audit) for audit in audits} - {""}
+    if len(targets) == 1:
+        yield f"Target record: {targets.pop()}."
+    accuracies = summary.groupby("audit")["test_accuracy"].last().dropna()
+    if len(accuracies):
+        low, high = accuracies.min(), accuracies.max()
+        text = " to ".join(dict.fromkeys([f"{low:.1%}", f"{high:.1%}"]))
+        yield f"Test accuracy of the models: {text}."
+
+
+def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
+    """The same as lines of text."""
+    shown = table.head(_MOST_ROWS)
+    letters, meanings = lettered([*shown["assumption"]])
+    lines = table_lines(
+        ("audit", "canary", "runs", "shown", "add/remove", "substitute", "rule", "proof", "if"),
+        [
+            (
+                row["audit"],
+                row["canary"].replace("_", " "),
+                f"{row['runs']:,}",
+                rounded_down(row["shown"]),
+                rounded_up(row["add_remove"]),
+                substitute_in_words(row),
+                row["rule"],
+                state_of_proof(row["proof"]),
+                own,
+            )
+            for row, own in zip(shown.to_dict("records"), letters, strict=True)
+        ],
+    )
+    if len(table) > len(shown):
+        lines.append(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
+    return [*lines, "", *map(wrapped, meanings), "", wrapped(in_words(table))]
+
+
+def substitute_in_words(row: Mapping[Any, Any]) -> str:
+    """The substitute epsilon of a row of the table; a dash where membership alone is audited."""
+    return rounded_up(row["substitute"]) if row["adjacency"] == _SUBSTITUTE else "-"
+
+
+def in_words(table: pd.DataFrame) -> str:
+    """What a table of results shows, and how it must be read."""
+    is_valid = table["proof"] != Proof.NOT_VALID
+    substitutes = table[(table["adjacency"] == _SUBSTITUTE) & is_valid]
+    above = int((substitutes["shown"] > substitutes["add_remove"]).sum())
+    too_large, bounds = int(table["above"].sum()), int(table["bounds"].sum())
+    compared = (
+        f" {above} of {len(substitutes)} audits of content show more than the add/remove epsilon,"
+        " which is what most libraries report."
+    )
+    nothing = (
+        " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"
+        " models too few (`dpcanary plan` says how many are needed)."
+    )
+    broken = (
+        f" ABOVE WHAT IS ACCOUNTED for the audited adjacency: {too_large} of {bounds} bounds. This"
+        " is by chance, or an assumption does not hold (conversion `direct` makes none on the"
+        " mechanism), or the training is not what was accounted."
+    )
+    single = (
+        " Each single bound exceeds the truth with a probability of at most the significance, if"
+        " its assumptions hold."
+    )
+    invalid = " Bounds that are not valid may exceed the truth more often than the significance."
+    mixed = f"{invalid} Each single other bound does so with at most this probability, if its"
+    mixed += " assumptions hold."
+    means = " A number that stands for several repeats, slots or seeds is their mean."
+    return (
+        "shown: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
+        f" accounted upper bounds.{compared if len(substitutes) else ''}"
+        + (single if is_valid.all() else mixed if is_valid.any() else invalid)
+        + (broken if too_large else "")
+        + (nothing if (table["shown"] == 0).any() else "")
+        + (means if (table["bounds"] > 1).any() else "")
+    )

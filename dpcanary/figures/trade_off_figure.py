@@ -1,0 +1,241 @@
+"""Measured error rates of attacks against the trade-off curves that accountants allow.
+
+Bounds show curves too: the Gaussian curve of the audited mu, which needs the assumption that the
+mechanism's curve is Gaussian, and that of the largest epsilon that can be shown without it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from scipy.special import ndtr, ndtri
+
+from dpcanary.core.printing import rounded_down, rounded_up
+from dpcanary.errors import InputError
+from dpcanary.figures import style
+from dpcanary.figures.attacks import (
+    MECHANISM,
+    Array,
+    Attack,
+    Profile,
+    accounted_false_negative_rate,
+    confidence_band,
+    measured_error_curve,
+    ordered,
+    thinned,
+)
+from dpcanary.figures.layout import Entry, make_frame
+from dpcanary.figures.notes import shared_note
+from dpcanary.figures.panels import panels_of
+
+# Series, canary, audit, false positive and false negative rates.
+_Curve = tuple[str, str | None, str | None, Array, Array]
+_ADJACENCIES = ("substitute", "add_remove")
+_COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
+_MOST_POINTS = 400
+_NOTE = (
+    "Measured: the first repeat's models after the last step; bands: 95 % confidence for each point"
+    " alone; rates of 0 are not shown"
+)
+_BAND = ("confidence_low", "confidence_high")
+_CEILING: dict[str, Any] = {"color": "#B2182B", "linestyle": "-.", "linewidth": 1.4, "zorder": 2.6}
+
+
+@style.applied()
+def draw_trade_off(
+    attacks: Sequence[Attack], *, note: str = "", panels: Sequence[str] = ()
+) -> tuple[Figure, pd.DataFrame]:
+    """Draws a panel for each sample rate and noise, with a line for each canary.
+
+    Of audits that differ in their seed alone, the first one is shown. Each attack has its
+    `profiles` under both adjacencies; if `shown` is known, the curves that it names are drawn too.
+    The table has one row per point of a curve.
+    """
+    attacks = ordered(attacks, panels or MECHANISM)
+    rows = pd.DataFrame([attack.row for attack in attacks])
+    places = panels_of(rows, panels or MECHANISM, falling=not panels)
+    groups = [[attacks[index] for index in place.of(rows).index] for place in places]
+    accounted = style.accounted_styles(_ADJACENCIES, rows["adjacency"])
+    of_panels = [
+        style.accounted_of_panel(accounted, rows.loc[place.of(rows).index, "adjacency"])
+        for place in places
+    ]
+    stated = dict.fromkeys(attack.shown.stated for attack in attacks if attack.shown)
+    figure, [grid] = make_frame(
+        titles=[place.title for place in places],
+        panel_size=(4.2, 3.9),
+        legend=_legend(attacks, accounted, groups),
+        notes=[
+            note,
+            _NOTE,
+            f"Audited μ and the bound of direct: {'; '.join(stated)}" if stated else "",
+            # What all audits share, if their settings are known.
+            shared_note(rows, panels or MECHANISM, needed=bool(panels))
+            if "num_records" in rows
+            else "",
+        ],
+        labels=("false positive rate", "false negative rate"),
+    )
+    tables = []
+    for axes, place, group, styles in zip(grid, places, groups, of_panels, strict=True):
+        table = _panel_table(group, [*styles])
+        _draw_panel(axes, group, table, styles)
+        for number, (key, value) in enumerate(place.settings.items()):
+            table.insert(number, key, value)
+        tables.append(table)
+    return figure, pd.concat(tables, ignore_index=True)
+
+
+def _legend(
+    attacks: Sequence[Attack], accounted: style.Styles, panels: Sequence[Sequence[Attack]]
+) -> Sequence[Sequence[Entry]]:
+    series = dict.fromkeys(attack.series for attack in attacks)
+    exact = [style.EXACT[name] for name in style.EXACT if any(name in a.profiles for a in attacks)]
+    shade = Patch(
+        color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
+    )
+    return [
+        ["measured:", *(style.canary_options(*one) for one in series)],
+        style.accounted_legend(
+            "fewest errors that the accountant allows",
+            accounted,
+            [attack.row["adjacency"] for attack in attacks],
+        ),
+        ["fewest errors of any test:", *exact] if exact else [],
+        *_shown_legend(panels),
+        [shade] if len(accounted) > 1 else [],
+    ]
+
+
+def _shown_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
+    """Groups of the legend; values that differ between panels stand in the panels' order."""
+    shown_attacks = [(one, one.shown) for panel in panels for one in panel if one.shown]
+    if not shown_attacks:
+        return []
+    by_panel = " (by panel)" if len(panels) > 1 else ""
+    entries: list[Entry] = [f"shown under the Gaussian assumption{by_panel}:"]
+    series = dict.fromkeys(attack.series for attack, _ in shown_attacks)
+    for one in series:
+        mus = _listed(
+            [rounded_down(shown.mu) for attack, shown in shown_attacks if attack.series == one]
+        )
+        name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
+        entries.append(_gaussian(*one) | {"label": f"{name}Gaussian, audited μ = {mus}"})
+    sizes = _listed(
+        [f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in shown_attacks]
+    )
+    epsilons = _listed([rounded_up(shown.ceiling) for _, shown in shown_attacks])
+    label = f"direct: at most ε = {epsilons} with {sizes} scores"
+    return [entries, ["could be shown without it:", _CEILING | {"label": label}]]
+
+
+def _listed(values: Sequence[str]) -> str:
+    return " / ".join(values if len({*values}) > 1 else values[:1])
+
+
+def _gaussian(canary: str, score: str | None) -> dict[str, Any]:
+    """The look of the Gaussian curve of an audited mu."""
+    options = style.canary_options(canary, score)
+    colour, is_default = options["color"], options["color"] == options["markerfacecolor"]
+    dash = (0, (4, 1.5)) if is_default else (0, (1.5, 1.5))
+    return {"color": colour, "linestyle": dash, "linewidth": 1.2, "zorder": 2.7}
+
+
+def _lowest_rate(panel: Sequence[Attack]) -> float:
+    """One error in the largest world: the lowest rate above 0 that can be measured."""
+    return 1.0 / max(max(len(a.world0_scores), len(a.world1_scores)) for a in panel)
+
+
+def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.DataFrame:
+    lowest = _lowest_rate(panel)
+    rates = np.geomspace(lowest, 1.0, 301)
+    curves: list[_Curve] = []
+    for adjacency in adjacencies:
+        fnr = accounted_false_negative_rate(_shared_profile(panel, adjacency), rates)
+        curves.append((f"accounted_{adjacency}", None, None, rates, fnr))
+    for name in [name for name in style.EXACT if name in panel[0].profiles]:
+        fnr = accounted_false_negative_rate(_shared_profile(panel, name), rates)
+        curves.append((f"exact_{name}", None, None, rates, fnr))
+    curves += _shown_curves(panel, rates)
+    for attack in panel:
+        fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
+        seen = (fpr > 0) & (fnr > 0)
+        fpr, fnr = fpr[seen], fnr[seen]
+        kept = thinned(fpr, fnr, most=_MOST_POINTS)
+        curves.append(("measured", attack.canary, attack.audit, fpr[kept], fnr[kept]))
+        band = confidence_band(attack.world0_scores, attack.world1_scores)
+        for name, rates_of_band in zip(_BAND, band, strict=True):
+            x, y = (np.maximum(values[seen][kept], 0.5 * lowest) for values in rates_of_band)
+            curves.append((name, attack.canary, attack.audit, x, y))
+    parts = [pd.DataFrame(dict(zip(_COLUMNS, curve, strict=True))) for curve in curves]
+    table = pd.concat(parts, ignore_index=True)
+    return table[table["false_negative_rate"] >= lowest * 0.5].copy()
+
+
+def _shown_curves(panel: Sequence[Attack], rates: Array) -> list[_Curve]:
+    known = [(attack, attack.shown) for attack in panel if attack.shown]
+    curves: list[_Curve] = [
+        ("gaussian", attack.canary, attack.audit, rates, ndtr(-ndtri(rates) - shown.mu))
+        for attack, shown in known
+    ]
+    if known:
+        highest = max((shown for _, shown in known), key=lambda shown: shown.ceiling)
+        point = Profile(np.array([highest.delta]), np.array([highest.ceiling]))
+        fnr = accounted_false_negative_rate(point, rates)
+        curves.append(("direct_ceiling", None, None, rates, fnr))
+    return curves
+
+
+def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
+    first = panel[0]
+    for attack in panel:
+        if adjacency not in attack.profiles:
+            raise InputError(f"audit {attack.audit}: its profile has no adjacency {adjacency}")
+        if not attack.profiles[adjacency].is_like(first.profiles[adjacency]):
+            raise InputError(
+                f"audits {first.audit} and {attack.audit} differ in their accounted profile: show"
+                " audits with other num_steps in different figures"
+            )
+    return first.profiles[adjacency]
+
+
+def _draw_panel(
+    axes: Axes, panel: Sequence[Attack], table: pd.DataFrame, accounted: style.Styles
+) -> None:
+    lowest = _lowest_rate(panel)
+    of_audits = {attack.audit: attack.series for attack in panel}
+    if len(accounted) > 1:
+        allowed = table[table["series"] == "accounted_add_remove"]
+        x, y = allowed["false_positive_rate"], allowed["false_negative_rate"]
+        axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
+    for (series, audit), curve in table.groupby(["series", "audit"], dropna=False, sort=False):
+        x, y = curve["false_positive_rate"], curve["false_negative_rate"]
+        kind, _, name = str(series).partition("_")
+        if kind == "accounted":
+            axes.plot(x, y, **accounted[name])
+        elif kind == "exact":
+            axes.plot(x, y, **style.EXACT[name])
+        elif kind == "direct":
+            axes.plot(x, y, **_CEILING)
+        elif kind == "gaussian":
+            axes.plot(x, y, **_gaussian(*of_audits[str(audit)]))
+        elif kind == "measured":
+            axes.plot(x, y, markevery=0.12, **style.canary_options(*of_audits[str(audit)]))
+            _draw_band(axes, table[table["audit"] == audit], of_audits[str(audit)][0])
+    if any(name in panel[0].profiles for name in style.EXACT):
+        axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))  # what differs then is the middle of the curves
+    else:
+        axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))
+
+
+def _draw_band(axes: Axes, curves: pd.DataFrame, canary: str) -> None:
+    """The region between the lower and the upper bounds of the rates."""
+    low, high = (curves[curves["series"] == name] for name in _BAND)
+    outline = pd.concat([low, high[::-1]])[["false_positive_rate", "false_negative_rate"]]
+    axes.fill(
+        *outline.to_numpy().T, color=style.canary_colour(canary), alpha=0.14, linewidth=0, zorder=1
+    )

@@ -1,0 +1,370 @@
+"""The report of an experiment, from its results folder."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from dpcanary.accounting.meaning import Meaning
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.core.adjacency import ADJACENCIES
+from dpcanary.core.files import read_header, sha256_of_file
+from dpcanary.core.printing import lettered, rounded_down, rounded_up
+from dpcanary.core.provenance import check_origin, verified_in_words
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
+from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.experiment_config import Experiment, read_experiment
+from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.products import Products
+from dpcanary.experiment.results_table import (
+    datasets_in_words,
+    in_words,
+    read_summary,
+    results_table,
+    substitute_in_words,
+    targets_in_words,
+)
+from dpcanary.experiment.summary import described_data
+from dpcanary.figures.style import canary_name
+from dpcanary.reports.headline import (
+    Headline,
+    Methods,
+    OfRealRecord,
+    accounting_sentence,
+    bound_sentences,
+    cited_source,
+    meaning_in_words,
+)
+from dpcanary.reports.report_page import Picture, Report, Row, drawn
+from dpcanary.training.training_settings import MechanismStage, Sampling
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLUMNS = (
+    "audit", "canary", "adjacency", "models", "shown", "add/remove", "substitute", "rule", "proof",
+    "if",
+)  # fmt: skip
+# The canaries whose audit is on the first screen, if there is one: the strongest that audits
+# everyone's training, not the one with the largest bound.
+_FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
+_ADVICE = (
+    " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
+    " have an error: please report it."
+)
+
+
+def report_of_experiment(folder: Path) -> Report:
+    """What a report says of an experiment, from the folder of its results.
+
+    Raises:
+        InputError: if it has no results, or they are of another version.
+    """
+    summary, experiment = read_summary(folder), read_experiment(folder / "experiment.json")
+    table = results_table(summary)
+    if table.empty:
+        raise InputError(f"{folder}: there is no valid bound to report")
+    letters, meanings = lettered([*table["assumption"]])
+    products = Products(experiment)
+    pictures, left_out = _pictures(products, folder, table)
+    last = summary.drop_duplicates("audit", keep="last").set_index("audit")
+    methods = _methods(experiment, table, last)
+    return Report(
+        title=experiment.settings.experiment,
+        headline=_headline(experiment, table, last),
+        columns=_COLUMNS,
+        rows=[
+            Row(_cells(row, own), [*_details(products, folder, row["audit"], last)])
+            for row, own in zip(table.to_dict("records"), letters, strict=True)
+        ],
+        notes=[*meanings, in_words(table), *left_out],
+        pictures=pictures,
+        data=[*datasets_in_words(products, folder)] or [("data", _no_data(experiment))],
+        provenance=[*_provenance(products, folder)],
+        methods=methods.paragraphs,
+        references=methods.references,
+    )
+
+
+def _no_data(experiment: Experiment) -> str:
+    """Why nothing is known of records."""
+    if not experiment.settings.is_released:
+        return "none: nothing is trained"
+    named = [
+        f"{name}: {dataset.num_records:,} private records of {described_data(dataset.model_dump())}"
+        for name, dataset in experiment.settings.datasets.items()
+    ]
+    return "; ".join(["not read, since observations are released", *named])
+
+
+def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Headline:
+    order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
+    ranks = table["canary"].map(order.index)
+    row = table[ranks == ranks.min()].iloc[0]
+    audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
+    same_rule = table[(table["rule"] == row["rule"]) & (table["proof"] != Proof.NOT_VALID)]
+    adjacency = str(settings["adjacency"])
+    chosen = (
+        f"Of {len(table)} rows of the table this is the first with canary"
+        f" {canary_name(row['canary'])}: it was not chosen by its result. Each bound holds alone."
+    )
+    sampling = (
+        f"sample rate {settings['sample_rate']:.4g}"
+        if audit.batch_size is None
+        else f"batches of {audit.batch_size:,} records"
+    )
+    model = f"{audit.model}, " if audit.is_trained else ""
+    return Headline(
+        training=f"DP-SGD, {model}{sampling}, noise multiplier"
+        f" {settings['noise_multiplier']:.4g}, {settings['num_steps']:,} steps.",
+        attack=_attacked(audit, int(row["runs"])),
+        adjacency=ADJACENCIES[adjacency],
+        delta=settings["delta"],
+        significance=settings["significance"],
+        shown=row["shown"],
+        bounds=int(row["bounds"]),
+        above=int(row["above"]),
+        assumption=row["assumption"],
+        is_valid=row["proof"] != Proof.NOT_VALID,
+        substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
+        add_remove=row["add_remove"],
+        chosen=chosen if len(table) > 1 else "",
+        advice=_ADVICE,
+        difference=audit.adversary.difference_in_words,
+        is_real=audit.adversary.is_real,
+        real=_of_real_record(experiment, same_rule, last, row["audit"]),
+        test_accuracy=settings["test_accuracy"],
+        conversion=Conversion(row["conversion"]),
+        meaning=meaning_in_words(_meaning(audit, settings)),
+    )
+
+
+def _meaning(audit: Audit, settings: "pd.Series[Any]") -> Meaning | None:
+    """What the audit's epsilons mean, of batches that are Poisson samples; otherwise None."""
+    noise = float(settings["noise_multiplier"])
+    if audit.sampling is not Sampling.POISSON or noise == 0:
+        return None
+    mechanism = Mechanism(
+        audit.adjacency,
+        sample_rate=audit.sample_rate,
+        num_steps=audit.accounted_steps,
+        noise_multiplier=noise,
+    )
+    try:
+        return mechanism.meaning()
+    except AccountingError:
+        return None
+
+
+def _of_real_record(
+    experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, audit: str
+) -> OfRealRecord | None:
+    """The largest bound of a real record in the same training as an audit of a crafted one."""
+    if adversary(experiment.audits[audit].canary).is_real:
+        return None
+    training = _training(experiment, last, audit)
+    fits = [
+        adversary(canary).is_real
+        and training is not None
+        and _training(experiment, last, name) == training
+        for canary, name in zip(table["canary"], table["audit"], strict=True)
+    ]
+    of_same_training = table[fits]
+    if of_same_training.empty:
+        return None
+    row = of_same_training.sort_values("shown").iloc[-1]
+    strongest = experiment.audits[str(row["audit"])]
+    attack = _attacked(strongest, int(row["runs"]))
+    difference = strongest.adversary.difference_in_words
+    return OfRealRecord(
+        row["shown"],
+        attack,
+        difference,
+        compared=len(of_same_training),
+        bounds=int(row["bounds"]),
+        above=int(row["above"]),
+    )
+
+
+def _training(experiment: Experiment, last: pd.DataFrame, name: str) -> object:
+    """All that audits of one training have in common; None if nothing is trained."""
+    audit = experiment.audits[name]
+    if not audit.is_trained:
+        return None
+    stage = experiment.stage(MechanismStage, audit=name).model_copy(update={"seed": 0})
+    return stage, audit.dataset, audit.num_slots, str(last.loc[name, "noise_multiplier"])
+
+
+def _attacked(audit: Audit, runs: int) -> str:
+    """How many models, and in what the worlds differ."""
+    name = canary_name(audit.canary)
+    if not audit.is_trained:
+        return f"{runs:,} draws of the process {name}"
+    models = f"{runs:,} models" if runs > 1 else "one model"
+    if audit.num_slots == 1:
+        return f"{models} with {audit.adversary.difference_in_words} ({name} canary)"
+    each = " each" if runs > 1 else ""
+    return f"{models} with {audit.num_slots:,} {name} canaries{each}"
+
+
+def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
+    return [
+        row["audit"],
+        canary_name(row["canary"]),
+        ADJACENCIES[row["adjacency"]],
+        f"{row['runs']:,}",
+        rounded_down(row["shown"]),
+        rounded_up(row["add_remove"]),
+        substitute_in_words(row),
+        f"{row['rule']}, {row['conversion']}",
+        state_of_proof(row["proof"]),
+        letters,
+    ]
+
+
+def _details(
+    products: Products, folder: Path, audit: str, last: pd.DataFrame
+) -> Iterator[tuple[str, str]]:
+    """Settings that the audit uses, and what was measured."""
+    experiment = products.experiment
+    unused = {*experiment.unused_keys[audit]}
+    for key, value in experiment.audits[audit].model_dump(mode="json").items():
+        if key not in unused and value not in (None, [], {}) and not isinstance(value, dict):
+            yield key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    row = last.loc[audit]
+    yield "noise multiplier", f"{row['noise_multiplier']:.6g}"
+    if row["test_accuracy"] == row["test_accuracy"]:
+        yield "test accuracy", f"{row['test_accuracy']:.1%}"
+    if row["seconds"] == row["seconds"]:
+        yield "seconds of training", f"{row['seconds']:,.1f}"
+    if targets := targets_in_words(products, folder, audit):
+        yield "target record", targets
+
+
+def _pictures(
+    products: Products, folder: Path, table: pd.DataFrame
+) -> tuple[list[Picture], list[str]]:
+    """The figures, and sentences on those that are left out: they are not of this config."""
+
+    def draw() -> "Figure":
+        from dpcanary.figures.overview_figure import draw_overview
+
+        return draw_overview(table)
+
+    pictures, left_out = drawn(
+        "What is shown and what is accounted",
+        draw,
+        ["One row per set-up of the table above, after the last step."],
+    )
+    for name, figure in products.experiment.settings.figures.items():
+        path = folder / "figures" / f"{name}.png"
+        if not path.exists():
+            continue
+        if not products.has_figure(path):
+            left_out.append(
+                f"Figure {name} is left out: it was made with another config, or from other"
+                " inputs. Run the workflow to draw it again."
+            )
+            continue
+        caption = figure_kind(figure.kind).caption
+        pictures.append(Picture(name.replace("_", " "), path.read_bytes(), caption))
+    return pictures, left_out
+
+
+def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
+    experiment = products.experiment
+    if experiment.settings.is_released:
+        yield "observations", f"released: {experiment.settings.archive}"
+        yield "SHA-256 of the archive", experiment.settings.archive_sha256 or "not recorded"
+    shards = [
+        (folder / "shards" / runs / f"{shard}.npz", products.shards(audit).origin)
+        for runs, audit in experiment.first_audits.items()
+        for shard in experiment.audits[audit].shards
+    ]
+    headers = []
+    for path, origin in shards:
+        if path.exists():
+            headers.append(read_header(path))
+            check_origin(path, headers[-1].get("origin"), origin)
+    if headers:
+        seconds = sum(header.get("seconds", 0.0) for header in headers)
+        software = {f"{k} {v}" for one in headers for k, v in one.get("software", {}).items()}
+        devices = {str(header.get("device", "cpu")) for header in headers}
+        yield "training", f"{seconds:,.0f} seconds in {len(headers):,} of {len(shards):,} jobs"
+        yield "devices", ", ".join(sorted(devices))
+        yield "software", ", ".join(sorted(software)) or "not recorded"
+    else:
+        where = "the release" if experiment.settings.is_released else "the folder"
+        yield "training", f"not recorded: {where} has no shards"
+    yield "seed", str(experiment.settings.seed)
+    yield "verified", verified_in_words(folder) or "not as they are now: see `dpcanary verify`"
+    for name in ("summary.tsv", "experiment.json"):
+        yield f"SHA-256 of {name}", sha256_of_file(folder / name)
+    for name in experiment.settings.datasets:
+        path = folder / "data" / f"{name}.npz"
+        if path.exists():
+            yield f"SHA-256 of data/{name}.npz", sha256_of_file(path)
+
+
+def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Methods:
+    methods, rows = Methods(), last.loc[[*table["audit"]]]
+    audits = [experiment.audits[name] for name in table["audit"]]
+    adjacencies = [ADJACENCIES[name] for name in rows["adjacency"].unique()]
+    worlds = f"two neighbouring datasets under {' and '.join(adjacencies)} adjacency"
+    methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
+    if any(audit.is_trained and audit.num_slots == 1 for audit in audits):
+        methods.add(
+            f"Models were trained on {worlds}, half of them on each, and a score guessed on"
+            " which of the two a model was trained. The success of the scores gave a lower bound"
+            " on epsilon."
+        )
+    if any(audit.num_slots > 1 for audit in audits):
+        methods.add(
+            f"For audits with several canaries in a model, each canary was in one of {worlds},"
+            " chosen at random, and a score of each canary guessed in which {steinke}."
+        )
+    if not all(audit.is_trained for audit in audits):
+        methods.add(
+            "For audits of a process, nothing was trained: what an attacker sees was drawn from its"
+            " known distribution in both worlds."
+        )
+    methods.add(*_settings_in_words(rows))
+    for canary in dict.fromkeys(table["canary"]):
+        entry = adversary(canary)
+        cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
+        methods.add(f"Canary {entry.label}: {entry.description.replace('`', '')}{cited}.")
+    methods.add(
+        f"Bounds hold at delta {experiment.settings.delta:g} with significance"
+        f" {experiment.settings.significance:g} each.",
+        *bound_sentences([*dict.fromkeys(table["rule"])], [*dict.fromkeys(table["conversion"])]),
+        accounting_sentence([*rows["accounting_method"].unique()]),
+    )
+    return methods
+
+
+def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:
+    data = [str(name) for name in rows["data"].unique() if name != "process"]
+    if data:
+        yield f"Data: {', '.join(data)}."
+    columns = {
+        "sample rate": rows["sample_rate"][rows["batch_size"].isna()],
+        "batch size": rows["batch_size"].dropna(),
+        "noise multiplier": rows["noise_multiplier"],
+        "steps": rows["num_steps"],
+        "clipping norm": rows["max_grad_norm"].dropna(),
+    }
+    values = [
+        f"{name} {' and '.join(_number(value) for value in sorted(column.unique()))}"
+        for name, column in columns.items()
+        if 0 < column.nunique() <= 4
+    ]
+    if values:
+        yield f"Settings: {'; '.join(values)}."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

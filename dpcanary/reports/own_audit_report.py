@@ -1,0 +1,166 @@
+"""The report of an audit of the user's own training loop."""
+
+from importlib.metadata import PackageNotFoundError, version
+from math import inf, isnan, nan
+from platform import python_version
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.printing import percent, percent_down, rounded_down, rounded_up
+from dpcanary.estimation.lower_bound import EpsilonEstimate
+from dpcanary.estimation.rule_catalogue import state_of_proof
+from dpcanary.estimation.success import shown_success
+from dpcanary.reports.headline import (
+    Headline,
+    Methods,
+    accounting_sentence,
+    bound_sentences,
+    meaning_in_words,
+)
+from dpcanary.reports.report_page import Report, Row, drawn
+from dpcanary.scoring.world_scores import WorldScores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_CAPTION = (
+    "The scores of the models of both worlds, and the errors of an attacker who decides between"
+    " the worlds by a threshold on the score.",
+    "The dashed curve is that of the lower bound: the training's own lies on it or below.",
+    "Measured error rates have no confidence bounds; the lowest rest on single scores.",
+)
+_PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
+
+
+def report_of_own_audit(
+    *,
+    name: str,
+    scores: WorldScores,
+    estimate: EpsilonEstimate,
+    adjacency: Adjacency,
+    mechanism: tuple[float, float, int] | None,
+    accounted: EpsilonsByAdjacency | None,
+    seconds: float,
+    findings: list[str],
+) -> Report:
+    """What a report says of such an audit.
+
+    The `mechanism` is noise multiplier, sample rate and steps as they were accounted, if known, and
+    `accounted` the upper bounds. `seconds` are those of all trainings, and `findings` more
+    sentences for the notes, such as the test of the claim.
+    """
+    without_noise = inf if mechanism is not None and mechanism[0] == 0 else nan
+    add_remove = accounted.add_remove if accounted else without_noise
+    substitute = accounted.substitute if accounted else without_noise
+    if adjacency is not Adjacency.SUBSTITUTE:
+        substitute = nan
+    upper = add_remove if isnan(substitute) else substitute
+    num_runs = len(scores.world0) + len(scores.world1)
+    training = "The user's own training loop, run as it is"
+    details = [("adjacency", ADJACENCIES[adjacency]), ("delta", f"{estimate.delta:g}")]
+    if mechanism is not None:
+        noise, rate, steps = mechanism
+        words = f"noise multiplier {noise:.4g}, sample rate {rate:.4g}, {steps:,} steps"
+        training += f", accounted as DP-SGD with {words}"
+        details.append(("accounted as", words))
+    details += [
+        ("significance", f"{estimate.significance:g}"),
+        ("assumption", estimate.assumption),
+        ("shown without an epsilon", _success(scores, estimate.significance)),
+        ("mean score, world 0", f"{np.mean(scores.world0):.4g}"),
+        ("mean score, world 1", f"{np.mean(scores.world1):.4g}"),
+    ]
+    headline = Headline(
+        training=f"{training}.",
+        attack=f"{num_runs:,} models",
+        adjacency=ADJACENCIES[adjacency],
+        delta=estimate.delta,
+        significance=estimate.significance,
+        shown=estimate.epsilon_lower,
+        assumption=estimate.assumption,
+        substitute=substitute,
+        add_remove=add_remove,
+        above=int(estimate.epsilon_lower > upper),
+        advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
+        is_valid=estimate.is_valid,
+        conversion=estimate.conversion,
+        meaning=meaning_in_words(accounted.meaning() if accounted else None),
+    )
+    row = Row(
+        [
+            name,
+            f"{num_runs:,}",
+            rounded_down(estimate.epsilon_lower) + ("" if estimate.is_valid else " (not valid)"),
+            rounded_up(add_remove),
+            rounded_up(headline.substitute),
+            f"{estimate.threshold_rule}, {estimate.conversion.value}",
+            state_of_proof(estimate.proof),
+        ],
+        details,
+    )
+    methods = _methods(estimate, adjacency, accounted)
+
+    def draw() -> "Figure":
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        return draw_scores_of_worlds(scores, estimate, name=name)
+
+    pictures, left_out = drawn("Scores and error rates", draw, _CAPTION)
+    return Report(
+        title=name,
+        headline=headline,
+        columns=("training", "models", "shown", "add/remove", "substitute", "rule", "proof"),
+        rows=[row],
+        notes=[*findings, *left_out],
+        pictures=pictures,
+        data=[("data", "the training's own, which the audit does not see")],
+        provenance=[("training", f"{seconds:,.0f} seconds"), ("software", software_used())],
+        methods=methods.paragraphs,
+        references=methods.references,
+    )
+
+
+def _success(scores: WorldScores, significance: float) -> str:
+    """How often the attack succeeds at least, in words."""
+    shown = shown_success(
+        world0_scores=scores.world0, world1_scores=scores.world1, significance=significance
+    )
+    powers = ", ".join(
+        f"{percent_down(power)} at {percent(rate)} false ones"
+        for rate, power in shown.true_positive_rates.items()
+    )
+    return (
+        f"an advantage of at least {percent_down(shown.advantage)}; true positives of at least"
+        f" {powers}"
+    )
+
+
+def _methods(
+    estimate: EpsilonEstimate, adjacency: Adjacency, accounted: EpsilonsByAdjacency | None
+) -> Methods:
+    methods = Methods()
+    methods.add(
+        "We audited a training loop as a black box, with dpcanary: many models were trained on two"
+        f" neighbouring datasets under {ADJACENCIES[adjacency]} adjacency, and a score guessed"
+        " which of the two a model was trained on {pradhan} {nasr}.",
+    )
+    methods.add(
+        f"The bound holds at delta {estimate.delta:g} with significance {estimate.significance:g}.",
+        *bound_sentences([str(estimate.threshold_rule)], [estimate.conversion.value]),
+        accounting_sentence([accounted.method.value] if accounted else []),
+    )
+    return methods
+
+
+def software_used() -> str:
+    """Versions of what matters to a training."""
+    software = [f"python {python_version()}"]
+    for package in _PACKAGES:
+        try:
+            software.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(software)

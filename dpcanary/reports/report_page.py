@@ -1,0 +1,98 @@
+"""What a report says, and the page that says it."""
+
+import io
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dpcanary.core.files import write_text
+from dpcanary.core.optional_packages import is_installed, lacking
+from dpcanary.figures import style
+from dpcanary.reports.headline import Headline
+from dpcanary.version import VERSION
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """An audit in the table: its cells, and its settings and measurements as names and values."""
+
+    cells: Sequence[str]
+    details: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: its heading, the content of the file, and paragraphs."""
+
+    title: str
+    png: bytes
+    caption: Sequence[str]
+
+    @property
+    def source(self) -> str:
+        """The picture as a data URL."""
+        return f"data:image/png;base64,{b64encode(self.png).decode()}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report says. Facts on data and provenance are names and values.
+
+    Attributes:
+        notes: what the table's letters mean, and how it is to be read.
+        pictures: the first one is on the first screen.
+        methods: paragraphs for a paper, and the references of these.
+    """
+
+    title: str
+    headline: Headline
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    notes: Sequence[str]
+    pictures: Sequence[Picture]
+    data: Sequence[tuple[str, str]]
+    provenance: Sequence[tuple[str, str]]
+    methods: Sequence[str]
+    references: Sequence[str]
+    version: str = field(default=VERSION)
+
+
+@style.applied()
+def png_of(figure: "Figure") -> bytes:
+    """A figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=style.RASTER_DPI)
+    return buffer.getvalue()
+
+
+def drawn(
+    title: str, draw: "Callable[[], Figure]", caption: Sequence[str]
+) -> tuple[list[Picture], list[str]]:
+    """A figure that is drawn for the page; where Matplotlib is not installed, a note instead."""
+    if is_installed("matplotlib"):
+        return [Picture(title, png_of(draw()), caption)], []
+    return [], [f"A figure is left out: {lacking('matplotlib', subject=f'“{title}”')}."]
+
+
+def html_of(report: Report) -> str:
+    """The page: one file without links to others."""
+    environment = Environment(
+        loader=PackageLoader("dpcanary.reports", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(report=report, headline=report.headline)
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Writes the page."""
+    write_text(path, html_of(report))

@@ -1,0 +1,151 @@
+"""The report of a watched training."""
+
+from math import isnan, nan
+from typing import TYPE_CHECKING
+
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.printing import rounded_down, rounded_up
+from dpcanary.errors import AccountingError
+from dpcanary.reports.headline import (
+    Headline,
+    Methods,
+    accounting_sentence,
+    bound_sentences,
+    meaning_in_words,
+)
+from dpcanary.reports.own_audit_report import software_used
+from dpcanary.reports.report_page import Report, Row, drawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dpcanary.watching.watched_training import WatchedTraining
+
+_CAPTION = (
+    "The scores of the canaries of both worlds, for an attacker who sees all updates and knows the"
+    " other records, and the errors of deciding by a threshold on the score.",
+    "The dashed curve is that of the lower bound: the training's own lies on it or below.",
+)
+_SCOPE = (
+    "The canaries enter after clipping. They test the noise, the sampling that was told, and the"
+    " accounting of this training as it ran. They say nothing about gradients of single records or"
+    " their clipping, nor about how much a real record leaks."
+)
+
+
+def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Report:
+    """What a report says of such a training."""
+    try:
+        accounted = watched.accounted
+    except AccountingError:
+        accounted = None
+    estimate, adjacency = watched.estimate, ADJACENCIES[watched.adjacency]
+    add_remove = accounted.add_remove if accounted else nan
+    substitute = accounted.substitute if accounted else nan
+    if watched.adjacency is not Adjacency.SUBSTITUTE:
+        substitute = nan
+    upper = add_remove if isnan(substitute) else substitute
+    methods = _methods(watched, accounted.method.value if accounted else "")
+    is_valid = estimate.is_valid and watched.alarm is None
+    headline = Headline(
+        training=(
+            f"The user's own training of {watched.num_parameters:,} parameters in"
+            f" {watched.num_steps:,} steps, watched while it ran."
+        ),
+        attack=f"{watched.num_canaries:,} canaries in this one training",
+        adjacency=adjacency,
+        delta=watched.delta,
+        significance=watched.significance,
+        shown=estimate.epsilon_lower,
+        assumption=watched.assumption if is_valid else watched.alarm_line(),
+        substitute=substitute,
+        add_remove=add_remove,
+        above=int(estimate.epsilon_lower > upper),
+        advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
+        is_valid=is_valid,
+        difference="crafted gradients that are put in after clipping",
+        is_real=False,
+        conversion=estimate.conversion,
+        meaning=meaning_in_words(accounted.meaning() if accounted else None),
+    )
+
+    def draw() -> "Figure":
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        scores = watched.scores["all_updates_known"]
+        return draw_scores_of_worlds(scores, estimate, name="watched training")
+
+    pictures, left_out = drawn("Scores and error rates", draw, _CAPTION)
+    return Report(
+        title=name,
+        headline=headline,
+        columns=("an attacker who", "rule", "holds", "bound", "accounted"),
+        rows=_rows(watched, upper),
+        notes=[
+            *([] if watched.alarm is None else [watched.alarm_line()]),
+            _SCOPE,
+            *([f"All bounds: if {watched.looks_condition}."] if watched.looks_condition else []),
+            *watched.accounted_lines(),
+            *watched.measured_lines(),
+            *([watched.alarm_line()] if watched.alarm is None else []),
+            *left_out,
+        ],
+        pictures=pictures,
+        data=[("data", "the training's own, which dpcanary does not see")],
+        provenance=[("software", software_used())],
+        methods=methods.paragraphs,
+        references=methods.references,
+    )
+
+
+def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
+    details = [
+        ("adjacency", ADJACENCIES[watched.adjacency]),
+        ("delta", f"{watched.delta:g}"),
+        ("significance", f"{watched.significance:g}, of each bound"),
+        ("canaries", f"{watched.num_canaries:,}"),
+        ("share of the noise's variance", f"{watched.share:.2%}"),
+    ]
+    for phase in watched.phases[:3]:
+        words = (
+            f"noise multiplier {phase.noise_multiplier:.4g}, sample rate {phase.sample_rate:.4g},"
+            f" {phase.num_steps:,} steps"
+        )
+        details.append(("accounted as", words))
+    if len(watched.phases) > 3:
+        details.append(("accounted as", f"and {len(watched.phases) - 3:,} more phases"))
+    return [
+        Row(
+            [
+                row.attacker,
+                f"{row.rule}, {row.conversion}",
+                row.dependence,
+                rounded_down(row.epsilon_lower) if row.is_proven else row.in_words,
+                rounded_up(upper),
+            ],
+            details,
+        )
+        for row in watched.all_bounds
+    ]
+
+
+def _methods(watched: "WatchedTraining", method: str) -> Methods:
+    methods = Methods()
+    methods.add(
+        "We watched one training with dpcanary: canary gradients were added to the sum of clipped"
+        " gradients before the noise, each in coordinates of its own with random signs, scaled to"
+        f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency with Poisson coins"
+        " of its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
+        " world of each canary.",
+    )
+    estimate = watched.estimate
+    methods.add(
+        f"The bound holds at delta {watched.delta:g} with significance {watched.significance:g}.",
+        *bound_sentences([str(estimate.threshold_rule)], [estimate.conversion.value]),
+        accounting_sentence([method] if method else []),
+    )
+    methods.add(
+        "The noise and the batch sizes were tested in each step by an e-process, which stays valid"
+        f" however often it is looked at; its level was {watched.alarm_level:g}.",
+    )
+    return methods

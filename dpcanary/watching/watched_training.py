@@ -1,0 +1,433 @@
+"""The result of a watched training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.optional_packages import require
+from dpcanary.core.printing import confidence_in_words, rounded_down, rounded_up, table_lines
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.estimation_settings import (
+    LARGEST_EXACT_DELTA,
+    LEAST_EXACT_DELTA,
+    Conversion,
+)
+from dpcanary.estimation.lower_bound import EpsilonEstimate, estimate_epsilon
+from dpcanary.estimation.one_run.one_run_bound import OneRunEstimate, estimate_epsilon_one_run
+from dpcanary.estimation.power import ClaimTest, assess_claim
+from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.watching.alarms import Alarm
+from dpcanary.watching.canary_secrets import FEWEST_COINS
+from dpcanary.watching.measured import Measured
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Whoever attacks, from the strongest to the weakest.
+THREAT_MODELS = {
+    "all_updates_known": "sees all updates, knows the other records",
+    "all_updates": "sees all updates",
+    "last_model": "sees the first and the last model",
+}
+INDEPENDENT = "if noise is independent"
+ANY = "any dependence"
+_ASSUMED = "the noise of different coordinates and steps is independent"
+# The share of the canaries that is guessed in each world, for the rule that allows dependence.
+_GUESSED = 0.05
+
+
+# With fewer canaries, half of them in each world, no scores show anything at significance 0.05.
+FEWEST_CANARIES = 8
+# With fewer, the exact family shows nothing.
+_LEAST_EXACT = 10
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon.
+
+    Attributes:
+        threat_model: who attacks; a key of `THREAT_MODELS`.
+        rule: how scores became a bound.
+        conversion: among which trade-off curves the mechanism's was looked for.
+        dependence: what the canaries may share.
+        epsilon_lower: the bound, at least 0.
+        is_proven: whether the rule's assumptions are proven for this attacker. To whoever does not
+            know the other records, their sum hides canaries, and it depends on all earlier noise.
+    """
+
+    threat_model: str
+    rule: str
+    conversion: str
+    dependence: str
+    epsilon_lower: float
+    is_proven: bool = True
+
+    @property
+    def attacker(self) -> str:
+        """The threat model in words, after "an attacker who"."""
+        return THREAT_MODELS[self.threat_model]
+
+    @property
+    def in_words(self) -> str:
+        """The bound, rounded to its safe side."""
+        number = rounded_down(self.epsilon_lower)
+        return f">= {number}" if self.is_proven else f"{number}, not proven"
+
+
+@dataclass(frozen=True, repr=False)
+class WatchedTraining:
+    """What one training has shown about itself. `print` shows it as text.
+
+    Attributes:
+        scores: of all canaries, by threat model and world.
+        adjacency: in what the worlds of a canary differ.
+        phases: what was accounted: steps with the same noise and sample rate.
+        delta: of all epsilons.
+        significance: the probability with which each bound may exceed the truth.
+        num_parameters: d.
+        share: what the canaries added to the variance of the noise.
+        alarm: what refutes that the training is what was accounted; None if nothing does.
+        alarm_level: the probability, at most, with which a right training ever raises an alarm.
+        measured: noise, batches and clipping as they ran.
+        tensors: names of the trained parameters.
+        earlier_looks: steps at which results were asked for before.
+        conversion: among which trade-off curves the mechanism's is looked for. By default the exact
+            family, `subsampled_gaussian`, where noise and sample rate never changed; otherwise
+            `gdp`, which is exact at sample rate 1 and an approximation below.
+        not_seen: what could not be found out, in words; empty if there is nothing.
+        end: the alarm before whose step watching ended; None if all steps were watched.
+    """
+
+    scores: Mapping[str, WorldScores]
+    adjacency: Adjacency
+    phases: tuple[Phase, ...]
+    delta: float
+    significance: float
+    num_parameters: int
+    share: float
+    alarm: Alarm | None
+    alarm_level: float
+    measured: Measured
+    tensors: tuple[str, ...]
+    earlier_looks: tuple[int, ...] = ()
+    conversion: Conversion | None = None
+    not_seen: str = ""
+    end: Alarm | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were watched."""
+        return sum(phase.num_steps for phase in self.phases)
+
+    @property
+    def num_canaries(self) -> int:
+        """K."""
+        scores = self.scores["all_updates_known"]
+        return len(scores.world0) + len(scores.world1)
+
+    @property
+    def epsilon_lower(self) -> float:
+        """The lower bound on epsilon: all updates are seen and the other records are known."""
+        return self.estimate.epsilon_lower
+
+    @cached_property
+    def estimate(self) -> EpsilonEstimate:
+        """The bound that `epsilon_lower` is, with what it rests on."""
+        return self._combined("all_updates_known", self._chosen)
+
+    @property
+    def _chosen(self) -> Conversion:
+        """The conversion of all bounds by threshold."""
+        if self.conversion is not None:
+            return self.conversion
+        is_exact = len(self.phases) == 1 and self.phases[0].sample_rate < 1
+        is_exact &= self.num_canaries >= _LEAST_EXACT
+        if is_exact and LEAST_EXACT_DELTA <= self.delta <= LARGEST_EXACT_DELTA:
+            return Conversion.SUBSAMPLED_GAUSSIAN
+        return Conversion.GDP
+
+    @property
+    def _conversion_of_guesses(self) -> Conversion:
+        """Guesses of both worlds need curves that are their own inverses."""
+        is_exact = self._chosen is Conversion.SUBSAMPLED_GAUSSIAN
+        if is_exact and self.adjacency is not Adjacency.SUBSTITUTE:
+            return Conversion.GDP
+        return self._chosen
+
+    def exact(self) -> EpsilonEstimate:
+        """The bound by the exact trade-off curves of the accounted steps; takes seconds.
+
+        Raises:
+            InputError: if noise or sample rate changed in the training.
+        """
+        if len(self.phases) != 1:
+            raise InputError(
+                f"noise or sample rate changed: the training has {len(self.phases)} phases, and the"
+                " exact curves are those of a single one"
+            )
+        return self._combined("all_updates_known", Conversion.SUBSAMPLED_GAUSSIAN)
+
+    def _combined(self, threat_model: str, conversion: Conversion) -> EpsilonEstimate:
+        scores = self.scores[threat_model]
+        of_family = self.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None
+        found = estimate_epsilon(
+            world0_scores=scores.world0,
+            world1_scores=scores.world1,
+            delta=self.delta,
+            significance=self.significance,
+            conversion=conversion,
+            mechanism=of_family,
+        )
+        return replace(found, assumption=f"{found.assumption}; {_ASSUMED}")
+
+    def _guessed(self, threat_model: str) -> OneRunEstimate:
+        scores, conversion = self.scores[threat_model], self._conversion_of_guesses
+        guesses = max(1, round(_GUESSED * self.num_canaries))
+        return estimate_epsilon_one_run(
+            world0_scores=scores.world0,
+            world1_scores=scores.world1,
+            delta=self.delta,
+            significance=self.significance,
+            positive_guesses=guesses,
+            negative_guesses=guesses,
+            conversion=conversion,
+            mechanism=self.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None,
+        )
+
+    @cached_property
+    def all_bounds(self) -> list[Bound]:
+        """A bound for each threat model and rule. Each holds on its own."""
+        found = []
+        for threat_model in self.scores:
+            is_known = threat_model == "all_updates_known"
+            combined = self.estimate if is_known else self._combined(threat_model, self._chosen)
+            guessed = self._guessed(threat_model)
+            rule, conversion = combined.threshold_rule, combined.conversion.value
+            found += [
+                Bound(
+                    threat_model, rule, conversion, INDEPENDENT, combined.epsilon_lower, is_known
+                ),
+                Bound(
+                    threat_model,
+                    guessed.method,
+                    guessed.conversion.value,
+                    ANY,
+                    # The rule is for fair coins.
+                    guessed.epsilon_lower if self.num_canaries >= FEWEST_COINS else 0.0,
+                ),
+            ]
+        return found
+
+    @property
+    def bounds(self) -> pd.DataFrame:
+        """The same as a table."""
+        return pd.DataFrame([vars(bound) for bound in self.all_bounds])
+
+    @cached_property
+    def accounted(self) -> EpsilonsByAdjacency:
+        """The upper bounds of what was accounted.
+
+        Raises:
+            AccountingError: if no accountant gives a number.
+        """
+        return account_phases(self.phases, delta=self.delta)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What was accounted; in several phases, one that reveals at least as much."""
+        return Mechanism(
+            self.adjacency,
+            noise_multiplier=min(phase.noise_multiplier for phase in self.phases),
+            sample_rate=max(phase.sample_rate for phase in self.phases),
+            num_steps=self.num_steps,
+        )
+
+    @cached_property
+    def claim(self) -> ClaimTest:
+        """The test that the canaries are as private as was accounted."""
+        scores = self.scores["all_updates_known"]
+        return assess_claim(
+            world0_scores=scores.world0, world1_scores=scores.world1, mechanism=self.mechanism
+        )
+
+    @property
+    def p_value(self) -> float:
+        """Of the claim that the canaries are as private as was accounted."""
+        return self.claim.p_value
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row: the bound with all that it rests on, the accounted epsilons and the alarm."""
+        accounted = self._accounted_or_none()
+        scale, low, high = self.measured.noise_scale()
+        return pd.DataFrame(
+            [
+                {
+                    "adjacency": self.adjacency.value,
+                    "num_canaries": self.num_canaries,
+                    "num_parameters": self.num_parameters,
+                    "num_steps": self.num_steps,
+                    **vars(self.estimate),
+                    "assumption": self.assumption,
+                    "epsilon_upper_substitute": accounted.substitute if accounted else nan,
+                    "epsilon_upper_add_remove": accounted.add_remove if accounted else nan,
+                    "p_value": self.p_value,
+                    "share_of_variance": self.share,
+                    "noise_scale": scale,
+                    "noise_scale_low": low,
+                    "noise_scale_high": high,
+                    "alarm": "" if self.alarm is None else str(self.alarm),
+                }
+            ]
+        )
+
+    def _accounted_or_none(self) -> EpsilonsByAdjacency | None:
+        try:
+            return self.accounted
+        except AccountingError:
+            return None
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """The canaries' scores, their error rates, and the bound; also into a file."""
+        require("matplotlib")
+        from dpcanary.figures.overview_figure import shown
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        drawn = draw_scores_of_worlds(
+            self.scores["all_updates_known"], self.estimate, name="watched training"
+        )
+        return shown(drawn, path)
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Writes the report, one HTML page that works offline.
+
+        By default `watched_training.html` in the current folder.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
+        from dpcanary.reports.report_page import write_report
+        from dpcanary.watching.watch_report import report_of_watched_training
+
+        target = Path("watched_training.html" if path is None else path)
+        write_report(target, report_of_watched_training(self, name=target.stem))
+        return target
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return self.bounds.to_html(index=False) + f"<pre>{self}</pre>"
+
+    def __str__(self) -> str:
+        # An alarm qualifies all that follows.
+        alarm = [self.alarm_line()]
+        first, last = (alarm, []) if self.alarm is not None else ([], alarm)
+        return "\n".join(
+            [
+                *first,
+                f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
+                f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the"
+                " variance of the noise",
+                *self._shown_lines(),
+                *self.accounted_lines(),
+                *self.measured_lines(),
+                *last,
+            ]
+        )
+
+    def _shown_lines(self) -> list[str]:
+        bounds = {(bound.attacker, bound.dependence): bound for bound in self.all_bounds}
+        rows = [
+            [attacker, *(bounds[attacker, column].in_words for column in (INDEPENDENT, ANY))]
+            for attacker in dict.fromkeys(attacker for attacker, _ in bounds)
+        ]
+        header = ["  an attacker who", "if noise is independent", "any dependence"]
+        conversion = self._in_words(self._chosen)
+        if self._conversion_of_guesses is not self._chosen:
+            conversion += f"; for any dependence {self._in_words(self._conversion_of_guesses)}"
+        looks = f"; if {self.looks_condition}" if self.looks_condition else ""
+        return [
+            f"shown: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
+            f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
+            f" {conversion}{looks})",
+            *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
+        ]
+
+    @property
+    def looks_condition(self) -> str:
+        """What must hold of earlier looks so that bounds are valid; empty if there were none."""
+        if not self.earlier_looks:
+            return ""
+        steps = ", ".join(f"{look:,}" for look in self.earlier_looks)
+        return f"the number of steps was not chosen by looking at steps {steps}"
+
+    @property
+    def assumption(self) -> str:
+        """What must hold so that `epsilon_lower` is valid."""
+        return "; ".join(filter(None, (self.estimate.assumption, self.looks_condition)))
+
+    def _in_words(self, conversion: Conversion) -> str:
+        is_approximate = any(phase.sample_rate < 1 for phase in self.phases)
+        if conversion is Conversion.GDP and is_approximate:
+            return f"{conversion.value}, an approximation at these sample rates"
+        return f"{conversion.value}, exact"
+
+    def accounted_lines(self) -> list[str]:
+        """What was accounted, and whether the canaries contradict it."""
+        accounted = self._accounted_or_none()
+        if accounted is None:
+            return ["accounted: no accountant gives a number"]
+        verdict = (
+            "the canaries leak more than was accounted"
+            if self.p_value < self.alarm_level
+            else "the canaries do not contradict it"
+        )
+        return [
+            f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
+            f" {rounded_up(accounted.add_remove)} under add/remove",
+            f"p = {self.p_value:.2g}: {verdict}",
+        ]
+
+    def measured_lines(self) -> list[str]:
+        """Noise, batches and clipping as they ran."""
+        scale, low, high = self.measured.noise_scale()
+        correlation, error = self.measured.correlation
+        lines = [
+            f"noise: {scale:.4f} of the accounted size (95 % interval {low:.4f} to {high:.4f});"
+            f" correlation of successive steps {correlation:.4f} +- {2 * error:.4f}"
+        ]
+        size = self.measured.mean_batch_size
+        if size == size:
+            lines.append(f"batches: {size:,.1f} records on average")
+        if self.measured.clipped[1]:
+            lines.append(f"clipping: {self.measured.share_clipped:.0%} of the records looked at")
+        if self.measured.clipped_to == self.measured.clipped_to:
+            lines.append(
+                "clipping of gradients of norm 1.2 C to 10 C left a norm of at most"
+                f" {self.measured.clipped_to:.4f} C"
+            )
+        if self.not_seen:
+            lines.append(f"not seen: {self.not_seen}")
+        return lines
+
+    def alarm_line(self) -> str:
+        """The alarm, or that there is none."""
+        if self.alarm is None:
+            return f"alarm: none (level {self.alarm_level:g}, over all steps together)"
+        if self.alarm == self.end:
+            return (
+                f"ALARM: {self.alarm}. The bounds are those of the {self.num_steps:,} steps before"
+            )
+        ended = "" if self.end is None else f". Watching ended: {self.end}"
+        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold{ended}"
