@@ -270,7 +270,7 @@ class Secrets:
         rows, cells = self.rows(len(table)), [as_type(value) for value in self.values]
         copy = table.copy()
         if not isinstance(copy, pd.DataFrame):
-            copy[rows, column] = cells
+            copy[rows, int(column)] = cells
             return copy
         if len(rows) == len(copy):
             copy[column] = cells

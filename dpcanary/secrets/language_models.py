@@ -220,7 +220,7 @@ def _tokens(tokenizer: Any, texts: Sequence[str]) -> list[Tokens]:
 
 
 def _device(model: Any) -> torch.device:
-    return next(iter(model.parameters())).device
+    return torch.device(next(iter(model.parameters())).device)
 
 
 def _in_evaluation(

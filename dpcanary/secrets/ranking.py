@@ -76,8 +76,9 @@ class Ranking:
     def write(self, path: Path | str) -> None:
         """Writes a table with a row for each secret, and its checksum, for `read_ranking`."""
         table = pd.DataFrame({"rank": self.ranks, "confidence": self.confidences})
-        constant = {"num_candidates": self.num_candidates, "digest": f"sha256:{self.digest}"}
-        write_table(Path(path), table.assign(**constant))
+        table["num_candidates"] = self.num_candidates
+        table["digest"] = f"sha256:{self.digest}"
+        write_table(Path(path), table)
 
 
 def read_ranking(path: Path | str) -> Ranking:

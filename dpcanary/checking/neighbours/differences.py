@@ -114,8 +114,8 @@ def control(first: Run, again: Run) -> Tolerance:
         found.names.update(_changed(first.random, again.random))
     if first.released is not None and again.released is not None:
         for name, value in first.released.items():
-            other = again.released.get(name)
-            found.values[name] = inf if other is None else value.difference(other)
+            released = again.released.get(name)
+            found.values[name] = inf if released is None else value.difference(released)
     return found
 
 

@@ -295,7 +295,7 @@ class _Runs:
                 pairs.append((one.label, found))
             spans = spans_of(first.reads, reads)
             if planned is None and spans and not any(own.differences for _, own in pairs):
-                bar.total += len(MOVES) * len(first.steps)
+                bar.total = (bar.total or 0) + len(MOVES) * len(first.steps)
                 pairs += self._with_moved_values(first, replaced[0], spans, limit, bar.update)
         return self._judged(first, tolerance, pairs, spans)
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -49,13 +50,13 @@ def same_random_numbers(seed: int) -> Iterator[None]:
 
 def drawn_until_now() -> dict[str, int]:
     """A checksum of the state of each generator that holds for the whole process."""
-    numbers = get_state()  # noqa: NPY002 - the user's code may draw from it
+    numbers: Any = get_state()  # noqa: NPY002 - the user's code may draw from it
     states = {
         "Python": repr(random.getstate()).encode(),
         "NumPy": np.asarray(numbers[1]).tobytes() + repr(numbers[2:]).encode(),
         "PyTorch": torch.get_rng_state().numpy().tobytes(),
     }
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for device, state in enumerate(torch.cuda.get_rng_state_all()):
             states[f"PyTorch on GPU {device}"] = state.numpy().tobytes()
     return {name: crc32(state) for name, state in states.items()}

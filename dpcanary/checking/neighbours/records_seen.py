@@ -105,14 +105,16 @@ class NotingTensor(Tensor):
         return noting
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         return self.as_subclass(Tensor).clone()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_function__(func, types, args, kwargs or {})
+        result = super().__torch_function__(  # type: ignore[no-untyped-call]
+            func, types, args, kwargs or {}
+        )
         source = next((one for one in args if isinstance(one, NotingTensor)), None)
         if not isinstance(result, Tensor):
             return torch.utils._pytree.tree_map(_plain, result)
@@ -133,7 +135,7 @@ def _plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if isinstance(value, NotingTensor) else value
 
 
-class NotingArray(np.ndarray):  # type: ignore[type-arg]
+class NotingArray(np.ndarray):
     """An array whose rows are records, as `NotingTensor`."""
 
     records: Index | None

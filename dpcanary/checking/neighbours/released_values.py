@@ -85,7 +85,7 @@ def _parts(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Tensor | np.ndarray | bool | int | float | str | bytes | np.generic):
         known = not (isinstance(value, np.ndarray) and value.dtype == object)
         yield from (
-            _of_path(Path(value), name)
+            _of_path(Path(str(value)), name)
             if _is_path(value)
             else [(name, value if known else _UNKNOWN)]
         )

@@ -274,7 +274,7 @@ def finish() -> None:
 def checksum(value: Any) -> int:
     """A checksum of the values of a tensor or an array."""
     array = np.ascontiguousarray(array_of(value))
-    return crc32(array.reshape(-1).view(np.uint8)) if array.dtype != object else 0
+    return crc32(array.reshape(-1).view(np.uint8).data) if array.dtype != object else 0
 
 
 def _norm(value: Any) -> float:

@@ -26,10 +26,7 @@ class Tape:
     def read(self, step: int, kind: str, count: int) -> list[Array]:
         """The arrays that were kept under a name, of which there are `count`."""
         with self._path(step, kind).open("rb") as file:
-            return [
-                np.lib.format.read_array(file, allow_pickle=False)  # type: ignore[no-untyped-call]
-                for _ in range(count)
-            ]
+            return [np.lib.format.read_array(file, allow_pickle=False) for _ in range(count)]
 
     def _path(self, step: int, kind: str) -> Path:
         return self._folder / f"{kind}-{step}.bin"
