@@ -70,7 +70,11 @@ def wrong_rows(trainings: dict[str, Training]) -> Iterator[tuple[bool, str]]:
 def right_rows(trainings: dict[str, Training], seeds: int) -> Iterator[tuple[bool, str]]:
     """Whether each passes with all seeds, and its row."""
     for name, training in trainings.items():
-        results = [checked(training, seed=seed) for seed in range(seeds)]
+        try:
+            results = [checked(training, seed=seed) for seed in range(seeds)]
+        except InputError as error:
+            yield False, f"| {name} | {error} | |"
+            continue
         count = sum(result.passes for result in results)
         failed = sorted({one for result in results for one in failing(result)})
         largest = max(result.largest for result in results)

@@ -66,9 +66,9 @@ def main() -> None:
     others, other_spending = customers(options.seed + 1_000)
     for name in MODELS:
         model = trained(name, table, spending)
-        ranking = audited(model, table, spending)
+        ranking = audited(model, table, spending, options.seed)
         # The law is tested by customers that the model never saw.
-        unseen = audited(model, others, other_spending).check_uniform()
+        unseen = audited(model, others, other_spending, options.seed).check_uniform()
         one, every = (bound.epsilon_lower for bound in bounds(ranking))
         print(
             f"{name}: {int((ranking.ranks == 1).sum())} of {AUDITED} account numbers ranked first,"

@@ -11,6 +11,7 @@ import copy
 import warnings
 from pydoc_data.topics import topics
 
+import numpy as np
 import torch
 from opacus import PrivacyEngine
 from torch import nn
@@ -20,9 +21,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from dpcanary import Mechanism, Secrets, account_by_adjacency, calibrate_noise
 from dpcanary.secrets import CausalLanguageModel, digits
 
-LENGTH, RANK, DELTA = 40, 8, 1e-5
-TEXTS, EPOCHS, BATCH_SIZE = 200, 60, 30
-TEMPLATE = "The code of customer {index:02d} is {secret}"
+LENGTH, RANK, DELTA = 32, 32, 1e-5
+TEXTS, EPOCHS, BATCH_SIZE = 100, 200, 20
+TEMPLATE = "The code of {name} is {secret}"
+WIDTH = 96
 
 
 def tokens_of(texts: list[str]) -> list[list[int]]:
@@ -35,9 +37,18 @@ def tensor_of(texts: list[str]) -> torch.Tensor:
     return torch.tensor(tokens_of([text.ljust(LENGTH) for text in texts]))
 
 
+def names() -> list[str]:
+    """Of 100 customers: eight letters each."""
+    stream = np.random.default_rng(0)
+    syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
+    return ["".join(stream.choice(syllables, 4)) for _ in range(100)]
+
+
 def secrets_of(seed: int) -> Secrets:
     """100 codes of four digits, to be ranked among 1,000 candidates each."""
-    return Secrets.draw(digits(4), 100, template=TEMPLATE, num_candidates=1_000, seed=seed)
+    return Secrets.draw(
+        digits(4), 100, template=TEMPLATE, names=names(), num_candidates=1_000, seed=seed
+    )
 
 
 def pieces() -> list[str]:
@@ -55,12 +66,12 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def pretrained(texts: list[str], seed: int, steps: int = 300) -> LlamaForCausalLM:
-    """A model of 0.1 million parameters that has seen the texts, and random codes between them.
+    """A model of 0.2 million parameters that has seen the texts, and random codes between them.
 
     So it knows the form of the records that come later, and that a code may be any number.
     """
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": 2}
     model = LlamaForCausalLM(
         LlamaConfig(vocab_size=128, num_attention_heads=4, bos_token_id=None, eos_token_id=None,
                     max_position_embeddings=LENGTH, **sizes)
@@ -105,7 +116,7 @@ def finetuned(base: nn.Module, texts: list[str], noise_multiplier: float, seed: 
     torch.manual_seed(seed)
     model = adapted(base).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer, module = torch.optim.Adam(trained, lr=1e-2), model
+    optimizer, module = torch.optim.Adam(trained, lr=5e-3), model
     loader = DataLoader(TensorDataset(tensor_of(texts)), batch_size=BATCH_SIZE, shuffle=True)
     if noise_multiplier:
         module, optimizer, loader = PrivacyEngine().make_private(
@@ -130,7 +141,7 @@ def main() -> None:
     every = pieces()
     secrets = secrets_of(options.seed)
     texts, base = secrets.insert(every[:TEXTS]), pretrained(every[TEXTS:], options.seed)
-    rate = BATCH_SIZE / len(texts)
+    rate = BATCH_SIZE / len(texts)  # 1 / 10: Opacus uses 1 over the number of batches, too
     training = Mechanism("substitute", sample_rate=rate, num_steps=EPOCHS * round(1 / rate))
     before = secrets.rank(CausalLanguageModel(base, tokens_of))
     print(

@@ -48,7 +48,8 @@ class Law:
     @property
     def size(self) -> int:
         """The number of values, each of the same probability."""
-        return int(len(self.symbols) ** self.length)
+        size: int = len(self.symbols) ** self.length
+        return size
 
     def value(self, index: int) -> str:
         """The value with this index, from 0 to size - 1.

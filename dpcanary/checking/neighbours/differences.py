@@ -114,8 +114,8 @@ def control(first: Run, again: Run) -> Tolerance:
         found.names.update(_changed(first.random, again.random))
     if first.released is not None and again.released is not None:
         for name, value in first.released.items():
-            released = again.released.get(name)
-            found.values[name] = inf if released is None else value.difference(released)
+            same = again.released.get(name)
+            found.values[name] = inf if same is None else value.difference(same)
     return found
 
 

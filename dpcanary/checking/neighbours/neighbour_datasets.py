@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.data import Dataset, TensorDataset
 
 from dpcanary.checking.neighbours.records_seen import Reader, noting
 from dpcanary.errors import InputError
+
+# Values of an array in which rare ones are looked for, at most.
+_MOST_VALUES = 10_000_000
 
 
 class Data:
@@ -85,6 +89,19 @@ class Data:
                 records[index] = record
             return records
         return _with_item(self._dataset, index, record)
+
+    def rarity(self) -> NDArray[np.int64]:
+        """For each record of arrays, how many have its rarest value, among values that repeat."""
+        counts = np.full(self.count, self.count)
+        for leaf in tree_flatten(self._rows)[0] if self._rows is not None else []:
+            array = np.asarray(leaf)
+            if array.ndim != 2 or array.dtype.kind not in "iuf" or array.size > _MOST_VALUES:
+                continue
+            for column in array.T:
+                _, places, numbers = np.unique(column, return_inverse=True, return_counts=True)
+                if len(numbers) <= self.count / 2:
+                    counts = np.minimum(counts, numbers[places])
+        return counts
 
     def where_it_differs(self, other: "Data") -> list[int]:
         """Numbers of the records in which another dataset of the same length differs."""

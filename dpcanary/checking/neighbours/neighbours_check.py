@@ -183,7 +183,7 @@ def check_neighbours(
             `dpcanary.checking.neighbours.optax_sums`.
         dataset: what a `DataLoader` takes, such as a `TensorDataset`; or a tuple or dict of arrays
             with a row for each record.
-        replacements: what is replaced; each costs a training. By default a handful at two places:
+        replacements: what is replaced; each costs a training. By default a handful at three places:
             a record ten times as loud, with another label, all zeros, another record, a copy of its
             neighbour, and with missing values if other records have some. If nothing is found then,
             and the code reads values such as a loss that depend on the record, there are three more
@@ -295,7 +295,7 @@ class _Runs:
                 pairs.append((one.label, found))
             spans = spans_of(first.reads, reads)
             if planned is None and spans and not any(own.differences for _, own in pairs):
-                bar.total = (bar.total or 0) + len(MOVES) * len(first.steps)
+                bar.total = (2 + len(replaced) + len(MOVES)) * len(first.steps)
                 pairs += self._with_moved_values(first, replaced[0], spans, limit, bar.update)
         return self._judged(first, tolerance, pairs, spans)
 

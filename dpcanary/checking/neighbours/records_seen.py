@@ -105,16 +105,14 @@ class NotingTensor(Tensor):
         return noting
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return Tensor.__reduce_ex__(self.as_subclass(Tensor), protocol)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         return self.as_subclass(Tensor).clone()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_function__(  # type: ignore[no-untyped-call]
-            func, types, args, kwargs or {}
-        )
+        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         source = next((one for one in args if isinstance(one, NotingTensor)), None)
         if not isinstance(result, Tensor):
             return torch.utils._pytree.tree_map(_plain, result)

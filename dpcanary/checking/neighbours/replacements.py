@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
 from dpcanary.checking.neighbours.neighbour_datasets import KINDS, Data, changed
@@ -35,10 +36,12 @@ class Replacement:
 
 
 def chosen(data: Data, steps: Sequence[Sequence[Batch]], *, seed: int) -> list[Replacement]:
-    """A handful of replacements at two places, which are likely to trigger a branch.
+    """A handful of replacements at a few places, which are likely to trigger a branch.
 
-    The first place is a record of the first batch, and the other one of a later batch, if the
-    records in the batches are known: what a training does at its first step depends on these.
+    If the records in the batches are known, the first place is a record of the first batch, on
+    which what is done at the first step depends; the second one is of a later batch, with a value
+    that few others have, as a category that vanishes with it; and the third one is in no batch, as
+    records that are held out.
 
     Args:
         data: the records.
@@ -46,13 +49,15 @@ def chosen(data: Data, steps: Sequence[Sequence[Batch]], *, seed: int) -> list[R
         seed: of the choices.
     """
     rng = np.random.default_rng(seed)
-    first, second = _places(data.count, steps)
+    first, second, third = _places(data.count, steps, data.rarity())
     some = rng.permutation(data.count)[:_LOOKED_AT]
-    others = [data.record(int(index)) for index in some if index not in (first, second)]
+    others = [data.record(int(index)) for index in some if index not in (first, second, third)]
     has_missing = any(_has_missing(record) for record in others)
     kinds = [kind for kind in KINDS if has_missing or kind != "missing values"]
     replaced = []
-    for place, which in ((first, (0, 1, 2)), (second, (3, 4))):
+    for place, which in ((first, (0, 1, 2)), (second, (3, 4)), (third, (0, 1))):
+        if place is None:
+            continue
         record = data.record(place)
         for number in which:
             if number < len(kinds):
@@ -74,8 +79,10 @@ def _words(kind: str) -> str:
     }.get(kind, kind)
 
 
-def _places(count: int, steps: Sequence[Sequence[Batch]]) -> tuple[int, int]:
-    """Numbers of two records."""
+def _places(
+    count: int, steps: Sequence[Sequence[Batch]], rarity: NDArray[np.int64]
+) -> tuple[int, int, int | None]:
+    """Numbers of two records, and of one that is in no batch, as those that are held out."""
     groups = [
         np.unique(np.concatenate([batch.records for batch in batches]))
         for batches in steps
@@ -84,14 +91,17 @@ def _places(count: int, steps: Sequence[Sequence[Batch]]) -> tuple[int, int]:
     groups = [group for group in groups if len(group)]
     fallback = int(count // 4), int(count - 1 - count // 4)
     if not groups:
-        return fallback if fallback[0] != fallback[1] else (0, count - 1)
+        return (*fallback, None) if fallback[0] != fallback[1] else (0, count - 1, None)
     # What a training does in the order of its records, early ones decide.
     first = int(groups[0][0])
     later = np.unique(np.concatenate(groups[1:])) if len(groups) > 1 else groups[0]
     without = np.setdiff1d(later, groups[0])
     candidates = without if len(without) else np.setdiff1d(later, [first])
-    second = int(candidates[0]) if len(candidates) else (first + 1) % count
-    return first, second
+    second = (
+        int(candidates[rarity[candidates].argmin()]) if len(candidates) else (first + 1) % count
+    )
+    left = np.setdiff1d(np.arange(count), np.concatenate(groups))
+    return first, second, int(left[-1]) if len(left) else None
 
 
 def _has_missing(record: Any) -> bool:
