@@ -3,7 +3,7 @@
 A transformer of transformers, from random parameters, is trained on the documentation that comes
 with Python (PSF licence), one token a character. Then low-rank adapters are fine-tuned on other
 parts of it, with the codes of 100 customers among them: without DP, and with Opacus. Run it with
-`python docs/examples/secrets_language_model.py`; it takes three minutes on two cores.
+`python docs/examples/secrets_language_model.py`; it takes seven minutes on one core.
 """
 
 import argparse

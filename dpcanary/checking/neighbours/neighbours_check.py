@@ -294,7 +294,9 @@ class _Runs:
                 found = compare(first, run, one.index, tolerance, sample_rate=sample_rate)
                 pairs.append((one.label, found))
             spans = spans_of(first.reads, reads)
-            if planned is None and spans and not any(own.differences for _, own in pairs):
+            # Several processes might not agree on whether to run it.
+            is_tried = planned is None and bool(spans) and not self._group.is_several
+            if is_tried and not any(own.differences for _, own in pairs):
                 bar.total = (2 + len(replaced) + len(MOVES)) * len(first.steps)
                 pairs += self._with_moved_values(first, replaced[0], spans, limit, bar.update)
         return self._judged(first, tolerance, pairs, spans)
