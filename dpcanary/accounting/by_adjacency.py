@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log10
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,9 @@ def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdj
     except AccountingError:
         group = float("nan")
     [add_remove], [substitute] = curves[Adjacency.ADD_REMOVE], curves[Adjacency.SUBSTITUTE]
-    return EpsilonsByAdjacency(add_remove, substitute, group, delta, method, mechanism)
+    # Of one mechanism under all adjacencies, the result is the same.
+    accounted = replace(mechanism, adjacency=Adjacency.SUBSTITUTE)
+    return EpsilonsByAdjacency(add_remove, substitute, group, delta, method, accounted)
 
 
 def curves_by_adjacency(
