@@ -16,7 +16,12 @@ from dpcanary.experiment.products import Products
 from dpcanary.workflow.audit_files import AuditRules
 from dpcanary.workflow.code_digests import check_functions, digest_of_code
 from dpcanary.workflow.figure_files import FigureRules
-from dpcanary.workflow.audit_files import files_in, option, options_of, with_known_signature
+from dpcanary.workflow.audit_files import (
+    files_in,
+    option,
+    options_of,
+    with_known_signature,
+)
 from dpcanary.workflow.job_python import JobServer, path_of_python, paths_of_code
 from dpcanary.workflow.release_files import ReleaseRules
 from dpcanary.workflow.record_files import SourceRules
