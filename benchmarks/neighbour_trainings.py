@@ -477,7 +477,7 @@ def jax_loop(dataset: tuple[Any, Any], *, scale_by_records: bool = False) -> Any
     import optax
     from jax_privacy import clipping, noise_addition
 
-    from dpcanary.checking.neighbours.optax_sums import recorded
+    from dpcanary.own_training import recorded
 
     warnings.simplefilter("ignore")  # jax_privacy 2.0 calls what optax 0.2.8 will remove
     features, labels = map(np.asarray, dataset)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck as NeighboursCheck
     from dpcanary.checking.neighbours.neighbours_check import assert_neighbours as assert_neighbours
     from dpcanary.checking.neighbours.neighbours_check import check_neighbours as check_neighbours
+    from dpcanary.checking.neighbours.optax_sums import recorded as recorded
     from dpcanary.checking.neighbours.replacements import Replacement as Replacement
     from dpcanary.own_training.training_audit import audit_training as audit_training
     from dpcanary.own_training.training_audit_result import OwnAudit as OwnAudit

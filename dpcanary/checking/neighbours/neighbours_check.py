@@ -179,8 +179,7 @@ def check_neighbours(
             copy of the dataset, and returns the model, anything with a `state_dict`, a dict, list
             or tuple of arrays and numbers, or the path of the file or folder that it wrote. It
             makes its model and its optimizer itself. Optimizers of Opacus are found; other loops
-            call `record_sums`, or wrap what adds the noise in `recorded` of
-            `dpcanary.checking.neighbours.optax_sums`.
+            call `record_sums`, or wrap what adds the noise in `recorded`.
         dataset: what a `DataLoader` takes, such as a `TensorDataset`; or a tuple or dict of arrays
             with a row for each record.
         replacements: what is replaced; each costs a training. By default a handful at three places:
