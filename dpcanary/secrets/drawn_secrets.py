@@ -270,7 +270,9 @@ class Secrets:
         rows, cells = self.rows(len(table)), [as_type(value) for value in self.values]
         copy = table.copy()
         if not isinstance(copy, pd.DataFrame):
-            copy[rows, int(column)] = cells
+            if isinstance(column, str):
+                raise InputError(f"the table is an array: give a column's index, not {column!r}")
+            copy[rows, column] = cells
             return copy
         if len(rows) == len(copy):
             copy[column] = cells

@@ -220,7 +220,8 @@ def _tokens(tokenizer: Any, texts: Sequence[str]) -> list[Tokens]:
 
 
 def _device(model: Any) -> torch.device:
-    return torch.device(next(iter(model.parameters())).device)
+    device: torch.device = next(iter(model.parameters())).device
+    return device
 
 
 def _in_evaluation(

@@ -56,8 +56,8 @@ class SecretFeature:
         predicted = np.asarray(self.predict(table), np.float64)
         label = self.labels[candidates.index]
         if predicted.ndim == 2:
-            return np.asarray(np.log(np.maximum(predicted[:, int(label)], _LEAST)))
-        return np.asarray(-np.square(predicted - label))
+            return np.asarray(np.log(np.maximum(predicted[:, int(label)], _LEAST)), np.float64)
+        return np.asarray(-np.square(predicted - label), np.float64)
 
 
 class SecretLabel:

@@ -203,6 +203,8 @@ def test_columns_of_tables_hold_the_secrets_in_their_rows():
         float(value) for value in secrets.values
     ]
     assert not array.any()
+    with pytest.raises(InputError, match="give a column's index, not 'code'"):
+        secrets.insert_into_table(array, "code")
     with pytest.raises(InputError, match="no column 'new'"):
         secrets.insert_into_table(frame, "new")
     with pytest.raises(InputError, match="4 secrets for 3 rows"):
