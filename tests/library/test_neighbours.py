@@ -452,6 +452,8 @@ class OfItems(Dataset):
         return torch.tensor([self.values[index]]), index % 2
 
 
+# jax, which another test of this process may have loaded, warns where loaders fork their workers.
+@pytest.mark.filterwarnings(r"ignore:os\.fork")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["tensors", "items", "list", "subset"])
 def test_batches_of_loaders_are_noted_as_they_are_given(num_workers, kind):
