@@ -306,7 +306,7 @@ class Secrets:
         Args:
             score: a function of `Candidates` that gives a number for each of them: a
                 `CausalLanguageModel`, `MaskedLanguageModel`, `SecretFeature`, `SecretLabel`, or one
-                of the user's. It may know everything but the secrets.
+                of the user's. It may use nothing that depends on the secrets but the model.
 
         Raises:
             InputError: if scores are NaN or of another shape.
