@@ -97,12 +97,12 @@ class ModelCheck(CheckResult):
             "Not seen by this check: other records and labels than these, parameters after more"
             " training, sampling, noise, and what your loop does (`dpcanary check` of the loop)."
         )
-        right = "The gradients of single records are right in every mode of Opacus."
+        right = "No gradient of the records that were compared is wrong, in any mode of Opacus."
         judged = [mode for mode in MODES if _name_of(mode) not in self.not_judged]
         if len(judged) < len(MODES):
             others = ", ".join(mode for mode in MODES if mode not in judged)
             right = (
-                f"The gradients of single records are right in {', '.join(judged)}. Not compared,"
+                f"No gradient of the records that were compared is wrong in {', '.join(judged)}. Not compared,"
                 f" since the model cannot be trained so: {others}."
             )
         return self.text(

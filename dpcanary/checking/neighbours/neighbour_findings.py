@@ -112,7 +112,7 @@ PROPERTIES: dict[str, Property] = {
     "released": Property(
         "what is released",
         "it follows from the noisy sums alone",
-        "equal to the bit",
+        "as equal as in two runs on the same records",
         "it holds something of the records without noise: running statistics of a layer, a"
         " threshold, a vocabulary or an average of private records, a loss or an accuracy on them,"
         " a model that was chosen by them",
