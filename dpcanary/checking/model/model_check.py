@@ -102,8 +102,8 @@ class ModelCheck(CheckResult):
         if len(judged) < len(MODES):
             others = ", ".join(mode for mode in MODES if mode not in judged)
             right = (
-                f"No gradient of the records that were compared is wrong in {', '.join(judged)}. Not compared,"
-                f" since the model cannot be trained so: {others}."
+                f"No gradient of the records that were compared is wrong in {', '.join(judged)}."
+                f" Not compared, since the model cannot be trained so: {others}."
             )
         return self.text(
             right=fill(right, 88),

@@ -96,8 +96,8 @@ class NeighboursCheck(CheckResult):
             names = ", ".join(self.not_judged)
             return f"Nothing speaks against what could be compared. Not compared: {names}."
         return (
-            "Nothing was found by which the training depends on the replaced records but through its"
-            " noisy sums: with the same noisy sums, all that was compared is equal."
+            "Nothing was found by which the training depends on the replaced records but through"
+            " its noisy sums: with the same noisy sums, all that was compared is equal."
         )
 
     @property
