@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dpcanary.core.optional_packages import require
-from dpcanary.core.printing import rounded_down, rounded_up
+from dpcanary.core.printing import rounded_up
 from dpcanary.experiment.results_table import (
     in_words,
     read_with_products,
     results_lines,
     results_table,
+    shown_in_words,
     substitute_in_words,
 )
 
@@ -97,7 +98,7 @@ class AuditResults:
 
     def _repr_html_(self) -> str:
         table = self.summary.assign(
-            shown=self.summary["shown"].map(rounded_down),
+            shown=[*map(shown_in_words, self.summary.to_dict("records"))],
             add_remove=self.summary["add_remove"].map(rounded_up),
             substitute=[*map(substitute_in_words, self.summary.to_dict("records"))],
         )

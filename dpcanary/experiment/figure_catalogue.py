@@ -51,11 +51,13 @@ _CAPTION_OF_BOUNDS = (
     "converted by group privacy (dotted).",
     "Audits of membership alone (add/remove or zero-out adjacency) have one upper bound, "
     "under their own adjacency; it is solid.",
-    "In an audit under substitute adjacency, a marker above the dashed line shows that the "
-    "add/remove epsilon understates what an attacker learns about which of two records was "
-    "used. Markers close to the solid line show that substitute accounting is tight.",
-    "The bounds use a valid threshold rule, unless a heading or a note says otherwise: they "
-    "are at most the true epsilon with the confidence stated below the panels. The rule "
+    "In an audit under substitute adjacency, a valid marker above the dashed line is evidence, at "
+    "the stated confidence, that the substitute epsilon of the mechanism is above the add/remove "
+    "one. A valid marker close to the solid line leaves little room between what is shown and what "
+    "is accounted.",
+    "The threshold rule is a valid one, unless a heading says otherwise; a note says if the bounds "
+    "are not valid all the same. Each valid bound (not a mean of several) is at most the true "
+    "epsilon with the confidence stated below the panels, if its assumptions hold. The rule "
     "common in papers picks the best threshold on the same scores; its bounds are not valid at "
     "that confidence. Where such bounds are known, a note below the panels says how far they are "
     "from the valid ones.",
@@ -208,8 +210,9 @@ _KINDS = (
             "training allows, under substitute adjacency (solid) and add/remove adjacency "
             "(dashed).",
             "An attack in the shaded region makes fewer errors than the add/remove epsilon "
-            "would allow if it covered substitutions: that epsilon does not protect against "
-            "learning which of two records was used.",
+            "would allow if it covered substitutions. Where its band lies in the region as a "
+            "whole, this is evidence that that epsilon does not protect against learning which of "
+            "two records was used.",
             "For audits of membership alone (add/remove or zero-out adjacency), the curve of "
             "that adjacency is the only black one, and solid.",
             "Where a figure shows curves of bounds, dashed coloured curves are those of the "

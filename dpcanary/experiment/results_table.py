@@ -224,7 +224,7 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
                 row["audit"],
                 row["canary"].replace("_", " "),
                 f"{row['runs']:,}",
-                rounded_down(row["shown"]),
+                shown_in_words(row),
                 rounded_up(row["add_remove"]),
                 substitute_in_words(row),
                 row["rule"],
@@ -237,6 +237,12 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
     if len(table) > len(shown):
         lines.append(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
     return [*lines, "", *map(wrapped, meanings), "", wrapped(in_words(table))]
+
+
+def shown_in_words(row: Mapping[Any, Any]) -> str:
+    """The number of a row of the table, and whether it is no valid bound."""
+    mark = " (not valid)" if row["proof"] == Proof.NOT_VALID else ""
+    return f"{rounded_down(row['shown'])}{mark}"
 
 
 def substitute_in_words(row: Mapping[Any, Any]) -> str:
@@ -270,9 +276,13 @@ def in_words(table: pd.DataFrame) -> str:
     invalid = " Bounds that are not valid may exceed the truth more often than the significance."
     mixed = f"{invalid} Each single other bound does so with at most this probability, if its"
     mixed += " assumptions hold."
+    shown = "lower bound on epsilon by attack"
+    if not is_valid.all():
+        only = "a lower bound on epsilon only where it is valid"
+        shown = f"number of the attack, {only if is_valid.any() else 'not a valid lower bound'}"
     means = " A number that stands for several repeats, slots or seeds is their mean."
     return (
-        "shown: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
+        f"shown: {shown}, at the last step; add/remove and substitute:"
         f" accounted upper bounds.{compared if len(substitutes) else ''}"
         + (single if is_valid.all() else mixed if is_valid.any() else invalid)
         + (broken if too_large else "")

@@ -80,7 +80,10 @@ def unplanned_looks_in_words(
     if not parts:
         return ""
     kept = "; those of rule anytime hold" if any(rule.anytime for rule in valid) else ""
-    return f"NOT valid: the bounds of {' and of '.join(parts)}{kept}"
+    return (
+        f"NOT valid: the bounds of {' and of '.join(parts)}, for which no confidence that is"
+        f" stated below holds{kept}"
+    )
 
 
 def _unplanned(folder: Path, audits: Mapping[str, Audit]) -> dict[str, str]:

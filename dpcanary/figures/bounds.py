@@ -294,10 +294,11 @@ def _bounds_note(rows: pd.DataFrame, hold: str) -> str:
     rule = (rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0]
     warning = "" if valid.any() else " (not valid)"
     level = confidence_in_words(rows["significance"].iloc[0])
+    confidence = f" {level} confidence for {_HOLD[hold]}," if valid.any() else ""
     runs = "models" if is_trained(rows).any() else "runs"
     return (
-        f"Lower bounds: {rule} rule{warning}, {conversion_in_words(rows)}, {level} confidence for"
-        f" {_HOLD[hold]}, R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
+        f"Lower bounds: {rule} rule{warning}, {conversion_in_words(rows)},{confidence}"
+        f" R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
         f"{means_in_words(rows)}"
     )
 

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from dpcanary.core.files import write_atomically
 from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
+from dpcanary.estimation.rule_catalogue import Proof
 from dpcanary.figures import style
 from dpcanary.figures.layout import Entry, make_frame
 
@@ -34,17 +35,23 @@ _PROTECTS = {
 def draw_overview(table: pd.DataFrame) -> Figure:
     """Draws a bar for each of the first 16 rows, up to its lower bound, and its accounted epsilons.
 
-    The table is that of `results_table.results_table`.
+    The table is that of `results_table.results_table`. Numbers that are no valid bounds are marked.
     """
     if table.empty:
         raise InputError("there is no valid bound to show")
     shown = table.head(MOST_ROWS)
+    is_valid = shown["proof"] != Proof.NOT_VALID
+    label, numbers = "shown by attack: epsilon is at least this", "Lower bounds"
+    if not is_valid.any():
+        label, numbers = "number of the attack (not valid: see the table)", "Numbers"
+    elif not is_valid.all():
+        label += ", unless it is marked as not valid"
     legend: list[Entry] = [
-        Patch(color="#8FB8DE", label="shown by attack: epsilon is at least this"),
+        Patch(color="#8FB8DE", label=label),
         *(look | {"label": _PROTECTS[kind]} for kind, look in _MARKS.items()),
     ]
     left_out = len(table) - len(shown)
-    notes = ["Lower bounds are those after the last step; the table says what they assume"]
+    notes = [f"{numbers} are those after the last step; the table says what they assume"]
     if left_out:
         notes.append(f"{left_out} more set-ups are in the table")
     figure, [[axes]] = make_frame(
@@ -64,12 +71,14 @@ def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
     for place, row in enumerate(table.to_dict("records")):
         colour = style.canary_colour(row["canary"])
         axes.barh(place, row["shown"], height=0.62, color=colour, alpha=0.75)
+        mark = " (not valid)" if row["proof"] == Proof.NOT_VALID else ""
+        is_inside = row["shown"] > (0.35 if mark else 0.12) * largest
         axes.annotate(
-            rounded_down(row["shown"]),
+            f"{rounded_down(row['shown'])}{mark}",
             (row["shown"], place),
-            xytext=(-4 if row["shown"] > 0.12 * largest else 4, 0),
+            xytext=(-4 if is_inside else 4, 0),
             textcoords="offset points",
-            ha="right" if row["shown"] > 0.12 * largest else "left",
+            ha="right" if is_inside else "left",
             va="center",
             fontsize=9,
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0},

@@ -96,7 +96,8 @@ def _legend(
     series = dict.fromkeys(attack.series for attack in attacks)
     exact = [style.EXACT[name] for name in style.EXACT if any(name in a.profiles for a in attacks)]
     shade = Patch(
-        color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
+        color=style.SHADE,
+        label="fewer errors than the add/remove epsilon would allow if it covered substitutions",
     )
     return [
         ["measured:", *(style.canary_options(*one) for one in series)],

@@ -11,7 +11,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.core.adjacency import ADJACENCIES
 from dpcanary.core.files import read_header, sha256_of_file
-from dpcanary.core.printing import lettered, rounded_down, rounded_up
+from dpcanary.core.printing import lettered, rounded_up
 from dpcanary.core.provenance import check_origin, verified_in_words
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimation_settings import Conversion
@@ -25,10 +25,12 @@ from dpcanary.experiment.results_table import (
     in_words,
     read_summary,
     results_table,
+    shown_in_words,
     substitute_in_words,
     targets_in_words,
 )
 from dpcanary.experiment.summary import described_data
+from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE
 from dpcanary.figures.style import canary_name
 from dpcanary.reports.headline import (
     Headline,
@@ -108,9 +110,13 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
     same_rule = table[(table["rule"] == row["rule"]) & (table["proof"] != Proof.NOT_VALID)]
     adjacency = str(settings["adjacency"])
+    is_valid = table["proof"] != Proof.NOT_VALID
+    alone = f"Each {'' if is_valid.all() else 'valid '}bound holds alone."
+    if not is_valid.any():
+        alone = "None of the bounds is valid."
     chosen = (
         f"Of {len(table)} rows of the table this is the first with canary"
-        f" {canary_name(row['canary'])}: it was not chosen by its result. Each bound holds alone."
+        f" {canary_name(row['canary'])}: it was not chosen by its result. {alone}"
     )
     sampling = (
         f"sample rate {settings['sample_rate']:.4g}"
@@ -217,7 +223,7 @@ def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
         canary_name(row["canary"]),
         ADJACENCIES[row["adjacency"]],
         f"{row['runs']:,}",
-        rounded_down(row["shown"]),
+        shown_in_words(row),
         rounded_up(row["add_remove"]),
         substitute_in_words(row),
         f"{row['rule']}, {row['conversion']}",
@@ -316,34 +322,79 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     adjacencies = [ADJACENCIES[name] for name in rows["adjacency"].unique()]
     worlds = f"two neighbouring datasets under {' and '.join(adjacencies)} adjacency"
     methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
-    if any(audit.is_trained and audit.num_slots == 1 for audit in audits):
+    single = [audit.is_trained and audit.num_slots == 1 for audit in audits]
+    several = [audit.num_slots > 1 for audit in audits]
+    drawn_only = [not audit.is_trained for audit in audits]
+    each = "each audit"
+    if any(audit.num_repeats > 1 for audit in audits):
+        each = "each repeat of an audit"
+    if any(single):
         methods.add(
-            f"Models were trained on {worlds}, half of them on each, and a score guessed on"
-            " which of the two a model was trained. The success of the scores gave a lower bound"
-            " on epsilon."
+            f"Models were trained on {worlds}, half of them on each,"
+            f" {_counts(table['runs'][single])} for {each}, and a score guessed on which of the two"
+            " a model was trained. The scores gave the numbers below."
         )
-    if any(audit.num_slots > 1 for audit in audits):
+    if any(several):
         methods.add(
-            f"For audits with several canaries in a model, each canary was in one of {worlds},"
+            "For audits with several canaries in a model (models trained for"
+            f" {each}: {_counts(table['runs'][several])}), each canary was in one of {worlds},"
             " chosen at random, and a score of each canary guessed in which {steinke}."
         )
-    if not all(audit.is_trained for audit in audits):
+    if any(drawn_only):
         methods.add(
             "For audits of a process, nothing was trained: what an attacker sees was drawn from its"
-            " known distribution in both worlds."
+            f" known distribution in both worlds, {_counts(table['runs'][drawn_only])} times for"
+            f" {each}."
         )
     methods.add(*_settings_in_words(rows))
     for canary in dict.fromkeys(table["canary"]):
         entry = adversary(canary)
         cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
         methods.add(f"Canary {entry.label}: {entry.description.replace('`', '')}{cited}.")
+    invalid = table[table["proof"] == Proof.NOT_VALID]
+    planned = [
+        f"Rule {rule} would be valid for a number of runs that was fixed beforehand."
+        for rule in dict.fromkeys(invalid["rule"])
+    ]
     methods.add(
-        f"Bounds hold at delta {experiment.settings.delta:g} with significance"
-        f" {experiment.settings.significance:g} each.",
-        *bound_sentences([*dict.fromkeys(table["rule"])], [*dict.fromkeys(table["conversion"])]),
+        *_validity_in_words(table, experiment.settings.delta, experiment.settings.significance),
+        *bound_sentences([*dict.fromkeys(table["rule"])], []),
+        *planned,
+        *bound_sentences([], [*dict.fromkeys(table["conversion"])]),
         accounting_sentence([*rows["accounting_method"].unique()]),
     )
     return methods
+
+
+def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -> Iterator[str]:
+    """Which numbers of the table are bounds, and why the others are not."""
+    invalid = table[table["proof"] == Proof.NOT_VALID]
+    level = f"at delta {delta:g} with significance {significance:g} each"
+    if invalid.empty:
+        yield f"Bounds hold {level}."
+        return
+    is_all = len(invalid) == len(table)
+    yield (
+        f"The numbers are computed {level}."
+        if is_all
+        else f"Bounds hold {level}, except those that are named next."
+    )
+    notes = invalid["assumption"].str.removeprefix(LOOKED_BEFORE)
+    for looks, rows in invalid.groupby(notes.str.partition(")")[0].str.strip(), sort=False):
+        names = [f"{one['audit']} (rule {one['rule']})" for one in rows.to_dict("records")]
+        which = "THEY" if len(rows) == len(table) else f"Those of {', '.join(names)}"
+        looked_at = "each audit" if len(rows) > 1 else "the audit"
+        yield (
+            f"{which} ARE NOT VALID LOWER BOUNDS: {looked_at} was looked at with {looks}, and"
+            " runs were added afterwards, so each may exceed the truth with a probability above"
+            f" {significance:g}."
+        )
+
+
+def _counts(runs: "pd.Series[int]") -> str:
+    """The smallest and the largest of some numbers of runs, or the only one."""
+    low, high = int(runs.min()), int(runs.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # it loads slowly
 
 @dataclass(frozen=True)
 class Bar:
-    """An epsilon of the first screen; its value has a sign, its width is in per cent."""
+    """An epsilon of the first screen; the value of a bound has a sign, the width is in per cent."""
 
     kind: str
     value: str
@@ -91,11 +91,12 @@ class Headline:
     @property
     def bars(self) -> list[Bar]:
         """The epsilons from the smallest to the largest, with widths in per cent."""
+        sign = "≥ " if self.is_valid else ""
         entries = [
             ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
              "Whether a record is in the data: accounted, add/remove adjacency",
              "What most libraries report."),
-            ("shown", self.shown, f"≥ {rounded_down(self.shown)}", *self._shown_label()),
+            ("shown", self.shown, f"{sign}{rounded_down(self.shown)}", *self._shown_label()),
             ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
              "What a record says: accounted, substitute adjacency",
              "Its label or any feature, if it is known to be in the data."),
@@ -135,7 +136,7 @@ class Headline:
         elif isnan(self.substitute):
             sentences.append(self._shown_sentence("this epsilon"))
         elif self.shown > self.add_remove:
-            real = "" if on_average else "The difference is real: "
+            real = "" if on_average else "This is evidence that the difference is real: "
             sentences.append(
                 f"{real}{self._shown_sentence('the latter')} Who must protect the content of"
                 " records should quote the substitute epsilon."
@@ -182,7 +183,10 @@ class Headline:
                 "Whether a record is in the data is protected by epsilon"
                 f" {rounded_up(self.add_remove)}, the number that most libraries report."
             )
-            yield f"What a record says has only epsilon {rounded_up(self.substitute)}."
+            yield (
+                f"What a record says is protected by epsilon {rounded_up(self.substitute)}, by"
+                " accounting."
+            )
 
     def _real_sentences(self) -> Iterator[str]:
         """What a real record leaks, beside what a crafted one does."""

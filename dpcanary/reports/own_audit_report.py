@@ -101,7 +101,7 @@ def report_of_own_audit(
         ],
         details,
     )
-    methods = _methods(estimate, adjacency, accounted)
+    methods = _methods(num_runs, estimate, adjacency, accounted)
 
     def draw() -> "Figure":
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
@@ -139,16 +139,27 @@ def _success(scores: WorldScores, significance: float) -> str:
 
 
 def _methods(
-    estimate: EpsilonEstimate, adjacency: Adjacency, accounted: EpsilonsByAdjacency | None
+    num_runs: int,
+    estimate: EpsilonEstimate,
+    adjacency: Adjacency,
+    accounted: EpsilonsByAdjacency | None,
 ) -> Methods:
+    level = f"at delta {estimate.delta:g} with significance {estimate.significance:g}"
+    holds = f"The bound holds {level}."
+    if not estimate.is_valid:
+        holds = (
+            f"The number is computed {level}, and may exceed the truth with a probability above"
+            f" {estimate.significance:g}. It rests on this: {estimate.assumption}."
+        )
     methods = Methods()
     methods.add(
-        "We audited a training loop as a black box, with dpcanary: many models were trained on two"
-        f" neighbouring datasets under {ADJACENCIES[adjacency]} adjacency, and a score guessed"
-        " which of the two a model was trained on {pradhan} {nasr}.",
+        "We audited a training loop as a black box, with dpcanary:"
+        f" {num_runs:,} models were trained on two neighbouring datasets under"
+        f" {ADJACENCIES[adjacency]} adjacency, and a score guessed which of the two a model was"
+        " trained on {pradhan} {nasr}.",
     )
     methods.add(
-        f"The bound holds at delta {estimate.delta:g} with significance {estimate.significance:g}.",
+        holds,
         *bound_sentences([str(estimate.threshold_rule)], [estimate.conversion.value]),
         accounting_sentence([accounted.method.value] if accounted else []),
     )

@@ -124,6 +124,16 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
         assert not boxes[one].overlaps(boxes[other]), (one, other)
 
 
+def test_captions_take_numbers_for_evidence_and_no_proof():
+    bounds, trade_off = (
+        " ".join(FIGURE_KINDS[kind].caption) for kind in ("epsilon_by_step", "trade_off")
+    )
+    assert "a valid marker above the dashed line is evidence, at the stated confidence" in bounds
+    assert "leaves little room between what is shown and what is accounted" in bounds
+    assert "Each valid bound (not a mean of several) is at most the true epsilon" in bounds
+    assert "Where its band lies in the region as a whole, this is evidence that" in trade_off
+
+
 def test_ticks_are_at_values_and_round_ones_go_first():
     for values, labels in (
         ([0.001, 0.01, 0.1, 1.0], ["0.001", "0.01", "0.1", "1"]),

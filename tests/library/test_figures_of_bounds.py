@@ -191,6 +191,7 @@ def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
     assert figure.subfigs[0].get_suptitle() == label
     assert _drawn(figure.axes[0])
     assert ("in_sample rule (not valid)" in below(figure)) is bool(label)
+    assert ("confidence" in below(figure)) is not bool(label)
     is_in_sample = table["threshold_rule"] == "in_sample"
     assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
     for conversions in (["direct", "gdp"], ["direct"]):  # the second one only without the first
@@ -604,13 +605,14 @@ def test_figures_say_which_bounds_were_made_after_a_look_without_a_plan(tmp_path
     """Those of a figure that shows bounds, if the rule needs the number of runs to be planned."""
     planned = dict.fromkeys(("first", "second", "curves", "errors", "scores"), "")
     assert _notes(tmp_path, 8, "combined") == planned | {"both": "a note"}
-    seen = "(looked at before, with 8 runs)"
+    seen = "(looked at before, with 8 runs), for which no confidence that is stated below holds"
     looked = {"first": f"NOT valid: the bounds of all audits {seen}"}
     looked["curves"] = looked["first"]
     looked["both"] = f"NOT valid: the bounds of a {seen}. a note"
     assert _notes(tmp_path, 12, "combined") == planned | looked
     assert _notes(tmp_path, 12, "anytime") == planned | {"both": "a note"}
     with_both = _notes(tmp_path, 16, "combined, anytime")
-    assert with_both["first"].endswith("with 8, 12 runs); those of rule anytime hold")
+    assert with_both["first"].endswith("below holds; those of rule anytime hold")
+    assert "with 8, 12 runs)" in with_both["first"]
     figure, _ = draw_bounds_figure(summary_of(), axis="step", note=looked["both"])
     assert looked["both"] in below(figure)

@@ -5,10 +5,12 @@ import json
 import re
 import struct
 from math import inf, nan
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from summaries import below, legend, row
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
@@ -16,12 +18,15 @@ from dpcanary.accounting.mechanism import AccountingMethod
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import confidence_in_words
 from dpcanary.core.provenance import KEY, origin_of_png, verified_in_words
+from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.products import Products
+from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.overview_figure import draw_overview
-from dpcanary.reports.experiment_report import _of_real_record
+from dpcanary.reports.experiment_report import _of_real_record, report_of_experiment
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -59,13 +64,13 @@ REAL = OfRealRecord(6.037, "900 models with another real record", "another real 
 SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
 BESIDE = CRAFTED | {"real": REAL}
 MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
-DIFFERENT = "The difference is real"
+DIFFERENT = "This is evidence that the difference is real"
 
 
 # What is different, phrases that the answer has, and phrases that it has not.
 ANSWERS: list[tuple[dict, str, str]] = [
     ({}, "protected by epsilon 4.38, the number that most libraries report", "No audit here"),
-    ({}, "What a record says has only epsilon 10.00.", "real record"),
+    ({}, "What a record says is protected by epsilon 10.00, by accounting.", "real record"),
     ({}, f"{DIFFERENT}: the latter is at least 8.91 with 95 % confidence", "on average"),
     # A crafted attack is named, and a real record stands beside it.
     (CRAFTED, f"at least 8.91 with 95 % confidence, by an attack on {CRAFTED['attack']}.", ""),
@@ -140,6 +145,7 @@ def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
     assert {*bars(substitute=nan)} == {"shown", "add-remove"}
     assert "mean of 5 bounds" in bars(bounds=5)["shown"][0]
     assert "NOT a valid lower bound" in {label for label, _ in bars(is_valid=False).values()}
+    assert bars(is_valid=False)["shown"][1] == "8.91"  # no sign of a bound
     crafted = bars(**CRAFTED, real=REAL)
     assert crafted["shown"][0] == "Shown with a crafted gradient, substitute adjacency"
     assert crafted["real"] == ("Shown with a real record", "≥ 6.03")
@@ -160,6 +166,7 @@ def test_what_users_wrote_is_no_markup_and_no_citation():
     texts = {"methods": methods.paragraphs, "references": methods.references}
     report = Report("<b>title</b>", headline(), columns=("a",), **nothing, **texts)
     page = html_of(report)
+    assert "What attacks give (a lower bound only where the row does not say otherwise)" in page
     assert "<b>title" not in page
     assert "&lt;script&gt;.csv" in page
 
@@ -251,10 +258,80 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
         bound + 1 if is_substitute else pytest.approx(nan, nan_ok=True)
     )
     assert ("exceeds what is accounted" in " ".join(report.headline.answer)) is not is_substitute
+    methods = " ".join(report.methods)
+    assert "400 models were trained on two" in methods
+    assert "The bound holds at delta 1e-05 with significance 0.05." in methods
+    page = html_of(report)
+    assert "a lower bound only where “proof” does not say “not valid”" in page
+
+
+def test_methods_do_not_call_a_number_of_in_sample_a_bound():
+    scores = WorldScores(np.arange(20.0) + 9, np.arange(20.0))
+    estimate = estimate_epsilon(
+        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5,
+        threshold_rule="in_sample",
+    )  # fmt: skip
+    report = report_of_own_audit(
+        name="mine", scores=scores, estimate=estimate, adjacency=Adjacency.SUBSTITUTE,
+        mechanism=None, accounted=None, seconds=1.0, findings=[],
+    )  # fmt: skip
+    methods = " ".join(report.methods)
+    assert "may exceed the truth with a probability above 0.05. It rests on this: NOT" in methods
+    assert "The bound holds" not in methods
+
+
+def _report_after(folder: Path, *all_runs: int, growing: str) -> Report:
+    """The report of audits a and b of a process; those that grow had more runs at each look."""
+    folder.mkdir()
+    settings = {"sample_rate": 0.5, "num_steps": 2, "canary": "worst_case", "noise_multiplier": 2}
+    for num_runs in all_runs:
+        runs = {name: num_runs if name in growing else all_runs[-1] for name in "ab"}
+        experiment = parse_experiment(
+            {"experiment": "e", "delta": 1e-5, "threshold_rules": ["combined"],
+             "audits": {name: settings | {"num_runs": number} for name, number in runs.items()}}
+        )  # fmt: skip
+        record_looks(folder, experiment)
+        (folder / "experiment.json").write_text(experiment.to_json())
+        rows = [
+            row(
+                canary="worst_case", sample_rate=0.5, noise_multiplier=2.0, audit=name,
+                origin=product.origin, num_runs=runs[name], threshold_rule="combined",
+                epsilon_lower=1.0, assumption="a curve", configuration=name,
+            )
+            for name, product in zip("ab", Products(experiment).summary(["a", "b"]), strict=True)
+        ]  # fmt: skip
+        write_table(folder / "summary.tsv", pd.DataFrame(rows))
+    return report_of_experiment(folder)
+
+
+def test_methods_and_the_first_screen_say_which_bounds_are_not_valid(tmp_path):
+    valid = _report_after(tmp_path / "x", 12, growing="")
+    methods = " ".join(valid.methods)
+    assert "in both worlds, 12 times for each audit." in methods
+    assert "Bounds hold at delta 1e-05 with significance 0.05 each. Threshold rule" in methods
+    assert "VALID" not in methods
+    assert valid.headline.chosen.endswith("Each bound holds alone.")
+    some = _report_after(tmp_path / "y", 8, 12, growing="b")
+    methods = " ".join(some.methods)
+    assert "significance 0.05 each, except those that are named next. Those of b (rule" in methods
+    assert "(rule combined) ARE NOT VALID LOWER BOUNDS: the audit was looked at with 8" in methods
+    assert some.headline.chosen.endswith("Each valid bound holds alone.")
+    assert [row.cells[4] for row in some.rows] == ["1.00", "1.00 (not valid)"]
+    none = _report_after(tmp_path / "z", 8, 12, growing="ab")
+    methods = " ".join(none.methods)
+    assert "The numbers are computed at delta 1e-05 with significance 0.05 each. THEY" in methods
+    assert none.headline.chosen.endswith("None of the bounds is valid.")
+    assert (
+        "THEY ARE NOT VALID LOWER BOUNDS: each audit was looked at with 8 runs, and runs were added"
+        " afterwards, so each may exceed the truth with a probability above 0.05."
+    ) in methods
+    assert "Rule combined would be valid for a number of runs that was fixed before" in methods
+    assert "Bounds hold" not in methods
 
 
 def test_the_overview_shows_what_is_finite():
     row = {"audit": "a", "canary": "gradient", "rule": "combined", "adjacency": "substitute"}
+    row["proof"] = "simulated"
     rows = [
         {**row, "shown": 3.219, "add_remove": inf, "substitute": inf},
         {**row, "audit": "b", "shown": 0.0, "add_remove": 1.0, "substitute": 2.0},
@@ -267,6 +344,17 @@ def test_the_overview_shows_what_is_finite():
     assert [text.get_text() for text in axes.texts] == ["3.21", "0.00", "0.50"]
     # Of the second row both marks, of the third that of its own adjacency.
     assert len(axes.collections) == 3
+    assert "shown by attack: epsilon is at least this" in legend(figure)
+    # Numbers that are not valid are not shown as bounds.
+    rows[0]["proof"] = "not valid"
+    figure = draw_overview(pd.DataFrame(rows))
+    assert "epsilon is at least this, unless it is marked as not valid" in " ".join(legend(figure))
+    [axes] = [axes for axes in figure.axes if axes.patches]
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["3.21 (not valid)", "0.00", "0.50"]
+    figure = draw_overview(pd.DataFrame(rows[:1]))
+    assert "number of the attack (not valid: see the table)" in legend(figure)
+    assert "Lower bounds" not in below(figure)
     with pytest.raises(InputError, match="no valid bound"):
         draw_overview(pd.DataFrame(rows).iloc[:0])
 

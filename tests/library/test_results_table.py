@@ -74,6 +74,10 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
 def test_a_summary_in_words():
     zero = "is no evidence of safety"
     assert zero in in_words(results_table(pd.DataFrame([one(0.0)])))
+    mixed = results_table(pd.DataFrame([one(5.0), one(3.0, canary="natural")]))
+    assert "shown: lower bound on epsilon by attack, at the last step" in in_words(mixed)
+    mixed.loc[0, "proof"] = "not valid"
+    assert "number of the attack, a lower bound on epsilon only where it is" in in_words(mixed)
     table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
     content = "{} of 2 audits of content show more than the add/remove epsilon"
     for shown, number, is_mean in (
@@ -211,6 +215,9 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     text = " ".join(run(12).split())
     assert before in text
     assert "not valid a, b, c" in text
+    assert " 1.00 (not valid) " in text
+    assert "shown: number of the attack, not a valid lower bound, at the last step" in text
+    assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
     assert "audits of content" not in text  # it is not counted among those that show something
     assert "Each single" not in text
     assert "Bounds that are not valid may exceed the truth more often" in text
