@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, log10
 from typing import TYPE_CHECKING
 
@@ -38,8 +38,8 @@ class EpsilonsByAdjacency:
     group_privacy: float
     delta: float
     method: AccountingMethod
-    mechanism: Mechanism | None = None
-    phases: tuple["Phase", ...] = ()
+    mechanism: Mechanism | None = field(default=None, repr=False)
+    phases: tuple["Phase", ...] = field(default=(), repr=False)
 
     def meaning(self, *, values: Sequence[int] = NUM_VALUES) -> "Meaning":
         """What these epsilons mean to a person: the largest success of any attack.

@@ -16,7 +16,7 @@ from dpcanary.adversaries.adversary_settings import (
     Start,
 )
 from dpcanary.adversaries.crafting import Crafting, Progress, drawn_targets
-from dpcanary.adversaries.input_canaries import with_other_labels
+from dpcanary.adversaries.input import with_other_labels
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.randomness import derived_seed, generator
 from dpcanary.data.canaries import CanarySet, InputCanary

@@ -7,7 +7,7 @@ from dpcanary.errors import InputError, suggestion
 # The folder that contains the package `dpcanary`.
 LIBRARY = Path(__file__).parents[2]
 # In a built package, the workflow's files are copied here; see pyproject.toml.
-_INSTALLED = Path(__file__).parent / "workflow" / "files"
+_INSTALLED = LIBRARY / "dpcanary" / "workflow" / "files"
 IS_CLONE = not _INSTALLED.is_dir()
 SNAKEFILE = (LIBRARY if IS_CLONE else _INSTALLED) / "Snakefile"
 # The folder of the configs that make audits of the literature; see docs/published.md.

@@ -13,10 +13,10 @@ from by_hand import CPU, Floats, cosine, crafting_for, gradients_of, overlapping
 from one_record_at_a_time import clipped_sum
 from torch import nn
 
-from dpcanary.adversaries import gradient_canaries as of_gradients
+from dpcanary.adversaries import gradient as of_gradients
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
-from dpcanary.adversaries.gradient_canaries import random_dimensions, simulated_dimensions
-from dpcanary.adversaries.input_canaries import crafted_inputs, flipped_labels, mislabeled, natural
+from dpcanary.adversaries.gradient import random_dimensions, simulated_dimensions
+from dpcanary.adversaries.input import crafted_inputs, flipped_labels, mislabeled, natural
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.randomness import generator
 from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary

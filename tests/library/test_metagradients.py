@@ -17,7 +17,7 @@ from dpcanary.adversaries import metagradient as adversaries
 from dpcanary.adversaries.adversary_settings import MetagradientSettings, MetagradientStage
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.adversaries.crafting import craft_canaries
-from dpcanary.adversaries.input_canaries import flipped_labels
+from dpcanary.adversaries.input import flipped_labels
 from dpcanary.data.canaries import CanarySet
 from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError

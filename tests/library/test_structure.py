@@ -171,7 +171,7 @@ def test_a_public_name_counts_as_the_module_that_defines_it(tmp_path):
 
 def test_a_digest_follows_the_function_that_a_program_is_told():
     program = ROOT / "scripts/craft_canaries.py"
-    functions = ("dpcanary.adversaries.gradient_canaries:least_updated",)
+    functions = ("dpcanary.adversaries.gradient:least_updated",)
     assert digest_of_code(program, ROOT) != digest_of_code(program, ROOT, functions=functions)
     with pytest.raises(InputError, match=r"there is no module 'dpcanary\.nowhere'"):
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))

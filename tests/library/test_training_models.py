@@ -17,7 +17,7 @@ from dpcanary.accounting.accounted_overview import profile, upper_bounds
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.adversaries.adversary_settings import CraftingStage
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.input_canaries import mislabeled
+from dpcanary.adversaries.input import mislabeled
 from dpcanary.data.canaries import InputCanary
 from dpcanary.data.record_source import Source
 from dpcanary.data.records import Records, Split, read_split, write_split
