@@ -395,6 +395,33 @@ def test_a_training_without_sums_is_not_compared():
         assert_neighbours(lambda dataset: None, records())
 
 
+def test_a_training_that_fails_when_it_is_run_again_is_refused(tmp_path):
+    def train(dataset):
+        (tmp_path / "out").mkdir()
+        return ERRORS["features"][1](dataset)
+
+    with pytest.raises(InputError, match="fails when it is run a second time on the same records"):
+        check_neighbours(train, records())
+
+
+def test_what_is_not_returned_is_not_compared():
+    result = check_neighbours(Loop(returns=lambda weights, features: None), records())
+    assert "what is released" in result.not_judged
+    assert "the function returned nothing that could be compared" in str(result).replace("\n", " ")
+
+
+def test_a_number_of_steps_that_is_not_determined_is_no_finding():
+    numbers = iter([9, *range(10, 1000)])
+
+    def train(dataset):
+        count = next(numbers)
+        return Loop(goes_on=lambda step, errors: step < count)(dataset)
+
+    result = check_neighbours(train, records())
+    assert result.passes, str(result)
+    assert {"number of steps", "what is released"} <= {*result.not_judged}
+
+
 def test_outside_of_a_check_sums_pass_as_they_are():
     noisy = np.ones(3)
     assert record_sums(np.zeros(3), noisy, max_grad_norm=1.0) is noisy

@@ -84,6 +84,7 @@ class RunComparison:
         with_record: steps whose sum differs.
         is_known: whether the records in the batches were known.
         num_compared: steps whose sums were compared, as the parameters were equal.
+        compares_released: whether what is released was compared.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -91,6 +92,7 @@ class RunComparison:
     with_record: int = 0
     is_known: bool = False
     num_compared: int = 0
+    compares_released: bool = False
 
 
 def control(first: Run, again: Run) -> Tolerance:
@@ -105,8 +107,10 @@ def control(first: Run, again: Run) -> Tolerance:
         for kind, names in _changed_names(one, other):
             found.kinds.add(kind)
             found.names.update(names)
-    if len(first.steps) != len(again.steps):
+    if len(first.steps) != len(again.steps) or again.ended == MORE_STEPS:
         found.kinds.add("steps")
+    if first.released is not None and again.released is None:
+        found.kinds.add("released")
     if again.error is not None or again.ended in (TIME, OTHER_SHAPES):
         found.kinds.add("end")
     if first.random != again.random:
@@ -181,7 +185,7 @@ def compare(
     found.with_record = len(differing)
     leak = _without(first, record, differing, without, found, sample_rate, moved_rows)
     add(leak)
-    for difference in _at_end(first, other, tolerance):
+    for difference in _at_end(first, other, tolerance, found):
         add(difference)
     found.differences.sort(key=lambda one: (one.step, one.order))
     return found
@@ -341,7 +345,9 @@ def _told_rate(first: Run) -> float | None:
     return None
 
 
-def _at_end(first: Run, other: Run, tolerance: Tolerance) -> Iterator[Difference]:
+def _at_end(
+    first: Run, other: Run, tolerance: Tolerance, found: RunComparison
+) -> Iterator[Difference]:
     """What is known when both runs have ended."""
     last = len(first.steps) + 1
     made = len(other.steps)
@@ -377,17 +383,17 @@ def _at_end(first: Run, other: Run, tolerance: Tolerance) -> Iterator[Difference
         names = ", ".join(_changed(first.random, other.random))
         text = f"the generator of {names} has drawn other numbers after the last step"
         yield Difference("random numbers", last, names, text, order=7)
-    yield from _of_released(last, first.released, other.released, tolerance)
+    if first.released is not None and other.released is not None:
+        found.compares_released = any(value.text != "None" for value in first.released.values())
+        yield from _of_released(last, first.released, other.released, tolerance)
 
 
 def _of_released(
     last: int,
-    before: Mapping[str, Value] | None,
-    now: Mapping[str, Value] | None,
+    before: Mapping[str, Value],
+    now: Mapping[str, Value],
     tolerance: Tolerance,
 ) -> Iterator[Difference]:
-    if before is None or now is None:
-        return
     apart: list[tuple[str, float]] = []
     for name, value in before.items():
         other = now.get(name)

@@ -9,6 +9,8 @@ from dpcanary.checking.neighbours.differences import Difference, Tolerance
 # Sums of two runs on the same records that are further apart than this, in units of C, cannot be
 # compared with those of others.
 MOST_APART = 0.05
+# Properties that are judged by the sums of steps alone.
+_OF_SUMS = ("without", "with", "counts", "noise", "finite")
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def findings_of(
     is_whole: bool,
     has_counts: bool,
     has_released: bool,
+    has_sums: bool,
     largest: float,
 ) -> list[Finding]:
     """One finding for each property, the first difference of all replacements naming it.
@@ -137,7 +140,8 @@ def findings_of(
         tolerance: what the control run has shown.
         is_whole: whether the training was run to its end.
         has_counts: whether it releases noisy counts.
-        has_released: whether it returned something that can be compared.
+        has_released: whether it returned something that was compared.
+        has_sums: whether sums of a step were compared.
         largest: the largest difference of sums in units of C.
     """
     first: dict[str, tuple[Difference, str]] = {}
@@ -154,7 +158,7 @@ def findings_of(
             continue
         if kind in first:
             findings.append(_failed(prop, *first[kind]))
-        elif why := _why_not_judged(kind, tolerance, is_whole, has_released):
+        elif why := _why_not_judged(kind, tolerance, is_whole, has_released, has_sums):
             findings.append(
                 Finding(
                     prop.name, prop.expected, "not compared", True, prop.meaning, why, judged=False
@@ -180,7 +184,7 @@ def _control(tolerance: Tolerance) -> Finding:
         words.append(f"sums differ by up to {tolerance.sums:.2g} C")
     if tolerance.noise and "noise" not in tolerance.kinds:
         words.append(f"values of the noise by up to {tolerance.noise:.2g} C")
-    words += sorted(f"other {kind}" for kind in tolerance.kinds)
+    words += sorted(f"other {kind}" for kind in tolerance.kinds - {"released"})
     apart = max(tolerance.values.values(), default=0.0)
     if apart:
         words.append(f"what is released by up to {apart:.2g}")
@@ -201,9 +205,13 @@ def _control(tolerance: Tolerance) -> Finding:
     )
 
 
-def _why_not_judged(kind: str, tolerance: Tolerance, is_whole: bool, has_released: bool) -> str:
+def _why_not_judged(
+    kind: str, tolerance: Tolerance, is_whole: bool, has_released: bool, has_sums: bool
+) -> str:
     if kind in tolerance.kinds:
         return "two runs on the same records differ in it"
+    if kind in _OF_SUMS and not has_sums:
+        return "the sums of no step were compared"
     if kind in ("without", "with") and tolerance.sums > MOST_APART:
         return "the sums of two runs on the same records differ too much"
     if kind == "noise" and tolerance.noise > MOST_APART:
@@ -212,7 +220,7 @@ def _why_not_judged(kind: str, tolerance: Tolerance, is_whole: bool, has_release
         return "the training was ended before, after the number of steps that you gave"
     if kind == "released" and not has_released:
         return (
-            "the function returned nothing that can be compared: let it return the model, a dict of"
-            " arrays, or the path of what it wrote"
+            "the function returned nothing that could be compared: let it return the model, a dict"
+            " of arrays, or the path of what it wrote"
         )
     return ""

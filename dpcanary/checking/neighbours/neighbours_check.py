@@ -283,7 +283,15 @@ class _Runs:
             bar.update(len(first.steps))
             limit = time_limit or _TIMES_AS_LONG * first.seconds + _SECONDS_MORE
             if first.steps:
-                self._tolerance = control(first, self._run(first, None, limit, bar.update))
+                again = self._run(first, None, limit, bar.update)
+                if again.error is not None:
+                    error = again.error
+                    raise InputError(
+                        "the training fails when it is run a second time on the same records"
+                        f" ({type(error).__name__}: {error}), so nothing can be compared: let each"
+                        " run make and write what it needs anew"
+                    ) from error
+                self._tolerance = control(first, again)
             tolerance = self._tolerance
             pairs: list[tuple[str, RunComparison]] = []
             reads = []
@@ -368,7 +376,8 @@ class _Runs:
             tolerance,
             is_whole=is_whole,
             has_counts=bool(first.counts),
-            has_released=bool(first.released),
+            has_released=any(run.compares_released for run in compared),
+            has_sums=any(run.num_compared for run in compared),
             largest=largest,
         )
         is_known = bool(compared) and all(run.is_known for run in compared)
