@@ -468,6 +468,46 @@ def test_files_and_models_and_trees_are_compared(tmp_path):
         assert check_neighbours(Loop(returns=partial(returns, leaks=False)), records()).passes
 
 
+def test_tables_with_text_are_compared():
+    pandas = pytest.importorskip("pandas")
+
+    def table(weights, features, *, leaks: bool, by_name: bool = False):
+        value = float(features.max()) if leaks else 1.0
+        if by_name:
+            return weights, pandas.Series(["a", f"{value:.3f}"]), object()
+        return weights, pandas.DataFrame({"metric": ["most"], "value": [value]})
+
+    for by_name, name in ((False, "1.1.value"), (True, "1")):
+        returns = partial(table, by_name=by_name)
+        result = check_neighbours(Loop(returns=partial(returns, leaks=True)), records())
+        assert failing(result) == ["what is released"]
+        assert f": {name} differs" in str(result)
+        assert check_neighbours(Loop(returns=partial(returns, leaks=False)), records()).passes
+
+
+def test_text_that_happens_to_name_a_folder_is_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    lines = iter(range(1000))
+
+    class Settings:
+        def __init__(self) -> None:
+            self.name, self.folder = "", "data"
+
+    def returns(weights, features):
+        (tmp_path / "log").write_text(f"{next(lines)}")  # which differs in each run
+        return weights, Settings(), "", "data"
+
+    result = check_neighbours(Loop(returns=returns), records())
+    assert result.passes, str(result)
+    named = check_neighbours(
+        Loop(returns=lambda weights, features: (weights, f"run {next(lines)}")), records()
+    )
+    assert any("that are text" in words and words.endswith(": 1") for words in named.not_seen)
+    [control] = [one for one in result.findings if one.name == "two runs on the same records"]
+    assert control.measured == "equal to the bit"
+
+
 class OfItems(Dataset):
     def __init__(self, count: int) -> None:
         self.values = [float(number) for number in range(count)]

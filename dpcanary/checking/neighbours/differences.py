@@ -384,7 +384,10 @@ def _at_end(
         text = f"the generator of {names} has drawn other numbers after the last step"
         yield Difference("random numbers", last, names, text, order=7)
     if first.released is not None and other.released is not None:
-        found.compares_released = any(value.text != "None" for value in first.released.values())
+        found.compares_released = any(
+            value.text != "None" and tolerance.values.get(name, 0.0) < inf
+            for name, value in first.released.items()
+        )
         yield from _of_released(last, first.released, other.released, tolerance)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
@@ -393,7 +394,9 @@ class _Runs:
             batches_known=is_known,
             is_whole=is_whole,
             seconds=self._seconds,
-            not_seen=tuple(_not_seen(first, spans, is_known=is_known, is_whole=is_whole)),
+            not_seen=tuple(
+                _not_seen(first, tolerance, spans, is_known=is_known, is_whole=is_whole)
+            ),
             cause=_cause(order),
         )
 
@@ -435,7 +438,7 @@ def _cause(order: list[tuple[Difference, str]]) -> str:
 
 
 def _not_seen(
-    first: Run, spans: Mapping[str, float], *, is_known: bool, is_whole: bool
+    first: Run, tolerance: Tolerance, spans: Mapping[str, float], *, is_known: bool, is_whole: bool
 ) -> Iterable[str]:
     yield "a branch that none of these replacements triggers, and records other than these"
     yield "what is printed, logged or written, and not returned; what is outside of the function"
@@ -455,5 +458,11 @@ def _not_seen(
     if first.not_compared:
         names = ", ".join(first.not_compared[:5])
         yield f"parts of what is returned that are neither arrays nor numbers: {names}"
+    apart = [name for name, size in tolerance.values.items() if size == inf]
+    if apart:
+        yield (
+            "parts of what is returned that are text, or of another shape, in each run on the same"
+            f" records: {', '.join(apart[:5])}"
+        )
     if first.steps and not any(step.parameters for step in first.steps):
         yield "the parameters at each step, which the loop does not tell; what is released has them"

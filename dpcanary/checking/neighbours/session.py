@@ -274,7 +274,9 @@ def finish() -> None:
 def checksum(value: Any) -> int:
     """A checksum of the values of a tensor or an array."""
     array = np.ascontiguousarray(array_of(value))
-    return crc32(array.reshape(-1).view(np.uint8).data) if array.dtype != object else 0
+    if array.dtype.hasobject:
+        return crc32(repr(array.tolist()).encode())
+    return crc32(array.reshape(-1).view(np.uint8).data)
 
 
 def _norm(value: Any) -> float:
