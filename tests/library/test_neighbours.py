@@ -508,6 +508,44 @@ def test_text_that_happens_to_name_a_folder_is_text(tmp_path, monkeypatch):
     assert control.measured == "equal to the bit"
 
 
+class Patients(Dataset):
+    def __init__(self, scale: float = 1.0) -> None:
+        self.x, self.y = records()
+        self.scale = scale
+        self.order = [*range(COUNT)]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.x[index] * self.scale, self.y[index]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_attributes_of_a_dataset_of_ones_own_have_the_replaced_record(scale):
+    def train(dataset, *, is_wrong: bool, in_place: bool = False):
+        deviation = dataset.x.std(axis=0)
+        rows = [dataset[number] for number in range(len(dataset))]
+        if in_place:
+            dataset.x -= 1
+        features, labels = (np.array(own) for own in zip(*rows, strict=True))
+        return Loop()((features / deviation if is_wrong else features, labels))
+
+    data = Patients(scale)
+    before = data.x.copy()
+    assert check_neighbours(partial(train, is_wrong=False, in_place=True), data).passes
+    assert (data.x == before).all()
+    result = check_neighbours(partial(train, is_wrong=True), data)
+    if scale == 1:
+        assert failing(result)[0] == "sums without the record"
+    else:  # a row is not what the dataset gives
+        assert any(words.endswith("no record was replaced: x") for words in result.not_seen)
+    result = check_neighbours(lambda dataset: Loop()(dataset[:]), data)
+    assert result.passes, str(result)
+    assert any("was replaced: x" in words for words in result.not_seen) == (scale != 1)
+    assert result.largest > 0.5 or scale != 1
+
+
 class OfItems(Dataset):
     def __init__(self, count: int) -> None:
         self.values = [float(number) for number in range(count)]

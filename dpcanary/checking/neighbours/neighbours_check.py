@@ -394,10 +394,19 @@ class _Runs:
             batches_known=is_known,
             is_whole=is_whole,
             seconds=self._seconds,
-            not_seen=tuple(
-                _not_seen(first, tolerance, spans, is_known=is_known, is_whole=is_whole)
+            not_seen=(
+                *_not_seen(first, tolerance, spans, is_known=is_known, is_whole=is_whole),
+                *_read_otherwise(self._data.read_otherwise),
             ),
             cause=_cause(order),
+        )
+
+
+def _read_otherwise(names: set[str]) -> Iterator[str]:
+    if names:
+        yield (
+            "what the training reads of the dataset other than records by number, where no record"
+            f" was replaced: {', '.join(sorted(names)[:5])}"
         )
 
 
