@@ -508,6 +508,49 @@ def test_text_that_happens_to_name_a_folder_is_text(tmp_path, monkeypatch):
     assert control.measured == "equal to the bit"
 
 
+def test_rounding_explains_nothing_where_the_records_are_the_same():
+    def train(dataset, *, is_wrong: bool):
+        features, labels = (own.bfloat16() for own in dataset)
+        if is_wrong:
+            features = features / features.float().std(dim=0).bfloat16()
+        generator = torch.Generator().manual_seed(5)
+        for _ in range(12):
+            batch = torch.rand(len(labels), generator=generator) < RATE
+            rows = features[batch] * (labels[batch][:, None] - 0.5)
+            factors = (LIMIT / (rows.float().norm(dim=1) + 1e-12)).clamp(max=1)
+            total = (rows.float() * factors[:, None]).sum(dim=0).bfloat16() + 40 * LIMIT
+            drawn = torch.randn(WIDTH, generator=generator)
+            record_sums(total, (total + drawn).bfloat16(), max_grad_norm=LIMIT)
+        return torch.zeros(1)
+
+    features, labels = records()
+    dataset = torch.from_numpy(features), torch.from_numpy(labels)
+    result = check_neighbours(partial(train, is_wrong=False), dataset)
+    assert result.passes, str(result)
+    assert "noise" in result.not_judged
+    result = check_neighbours(partial(train, is_wrong=True), dataset)
+    assert "sums without the record" in failing(result), str(result)
+
+
+def test_noise_that_is_no_number_is_not_the_same_noise():
+    def train(dataset):
+        scale = np.nan if (np.asarray(dataset[0]) == 5).any() else 0.5
+        return Loop(noise=lambda total: scale)(dataset)
+
+    result = check_neighbours(train, records(), replacements=[_of_first_batch(Loop())])
+    assert failing(result) == ["noise"]
+
+
+def test_replacements_that_do_not_reach_the_training_are_no_pass():
+    own = records()
+    result = check_neighbours(lambda dataset: Loop()(own), records())
+    assert result.compares_nothing
+    assert "no replacement changed the sum of a step" in str(result).replace("\n", " ")
+    texts = ["a", "b", "c"] * 30
+    with pytest.raises(InputError, match="'text' is a list with a row for each record"):
+        check_neighbours(lambda dataset: None, {"text": texts, "label": own[1]})
+
+
 class Patients(Dataset):
     def __init__(self, scale: float = 1.0) -> None:
         self.x, self.y = records()

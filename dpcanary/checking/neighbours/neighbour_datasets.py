@@ -41,6 +41,7 @@ class Data:
         elif isinstance(dataset, tuple | Mapping) or _is_array(dataset):
             self._rows = dataset
         if self._rows is not None:
+            _refuse_lists(self._rows)
             lengths = {len(leaf) for leaf in tree_flatten(self._rows)[0] if _is_array(leaf)}
             if len(lengths) != 1:
                 raise InputError(
@@ -122,6 +123,21 @@ class Data:
             for index in range(self.count)
             if not _same(self.record(index), other.record(index))
         ]
+
+
+def _refuse_lists(rows: Any) -> None:
+    """In a tuple or dict, a list would be taken for many values, of which none is replaced."""
+    if not isinstance(rows, tuple | Mapping):
+        return
+    named = rows.items() if isinstance(rows, Mapping) else enumerate(rows)
+    lengths = {len(leaf) for leaf in tree_flatten(rows)[0] if _is_array(leaf)}
+    for name, value in named:
+        if hasattr(value, "iloc"):
+            raise InputError(f"{name!r} is a table or series of pandas: give its to_numpy()")
+        if isinstance(value, list) and (not lengths or len(value) in lengths):
+            raise InputError(
+                f"{name!r} is a list with a row for each record: make it an array (numpy.array)"
+            )
 
 
 def _is_array(value: Any) -> bool:

@@ -9,6 +9,7 @@ from dpcanary.checking.neighbours.differences import Difference, Tolerance
 # Sums of two runs on the same records that are further apart than this, in units of C, cannot be
 # compared with those of others.
 MOST_APART = 0.05
+UNCHANGED = "no replacement changed the sum of a step"
 # Properties that are judged by the sums of steps alone.
 _OF_SUMS = ("without", "with", "counts", "noise", "finite")
 
@@ -131,7 +132,10 @@ def findings_of(
     has_counts: bool,
     has_released: bool,
     has_sums: bool,
+    changes_sums: bool,
     largest: float,
+    times: int,
+    of_noise: float,
 ) -> list[Finding]:
     """One finding for each property, the first difference of all replacements naming it.
 
@@ -142,7 +146,10 @@ def findings_of(
         has_counts: whether it releases noisy counts.
         has_released: whether it returned something that was compared.
         has_sums: whether sums of a step were compared.
+        changes_sums: whether a replacement changed one, where a batch may have had the record.
         largest: the largest difference of sums in units of C.
+        times: draws of one step that have the record, at most.
+        of_noise: what rounding may explain of a difference of the noise, in units of C.
     """
     first: dict[str, tuple[Difference, str]] = {}
     for difference, label in differences:
@@ -159,17 +166,24 @@ def findings_of(
         if kind in first:
             findings.append(_failed(prop, *first[kind]))
         elif why := _why_not_judged(kind, tolerance, is_whole, has_released, has_sums):
-            findings.append(
-                Finding(
-                    prop.name, prop.expected, "not compared", True, prop.meaning, why, judged=False
-                )
-            )
+            findings.append(_not_judged(prop, why))
+        elif kind == "with" and not changes_sums:
+            findings.append(_not_judged(prop, UNCHANGED))
+        elif kind == "noise" and of_noise > MOST_APART:
+            why = f"numbers of this precision may round it by {of_noise:.2g} C"
+            findings.append(_not_judged(prop, why))
         else:
             text = prop.right
             if kind == "with":
                 text = f"at most {largest:.3g} C, of 2 C that are accounted"
+                if times > 1:
+                    text += f" for each of up to {times} draws of a step that have the record"
             findings.append(Finding(prop.name, prop.expected, text, True, prop.meaning))
     return findings
+
+
+def _not_judged(prop: Property, why: str) -> Finding:
+    return Finding(prop.name, prop.expected, "not compared", True, prop.meaning, why, judged=False)
 
 
 def _failed(prop: Property, difference: Difference, label: str) -> Finding:

@@ -17,7 +17,12 @@ from dpcanary.checking.neighbours.differences import (
     control,
 )
 from dpcanary.checking.neighbours.neighbour_datasets import Data
-from dpcanary.checking.neighbours.neighbour_findings import MOST_APART, PROPERTIES, findings_of
+from dpcanary.checking.neighbours.neighbour_findings import (
+    MOST_APART,
+    PROPERTIES,
+    UNCHANGED,
+    findings_of,
+)
 from dpcanary.checking.neighbours.records_seen import Reader
 from dpcanary.checking.neighbours.replacements import Replacement, chosen
 from dpcanary.checking.neighbours.session import ENOUGH, Run, Session
@@ -117,6 +122,11 @@ class NeighboursCheck(CheckResult):
             return (
                 "Nothing was compared: no noisy sum was seen. Make the optimiser of Opacus inside"
                 " of the function, or pass the sums of each step through record_sums."
+            )
+        if any(one.note == UNCHANGED for one in self.findings):
+            return (
+                "Nothing was compared: no replacement changed the sum of a step, so the replaced"
+                " records do not reach the training."
             )
         return (
             "Nothing was compared: two runs on the same records differ too much. Seed what draws"
@@ -371,6 +381,7 @@ class _Runs:
             if _can_be_judged(difference, tolerance)
         ]
         is_whole = first.ended != ENOUGH
+        is_known = bool(compared) and all(run.is_known for run in compared)
         largest = max((run.largest for run in compared), default=0.0)
         findings = findings_of(
             differences,
@@ -379,9 +390,12 @@ class _Runs:
             has_counts=bool(first.counts),
             has_released=any(run.compares_released for run in compared),
             has_sums=any(run.num_compared for run in compared),
+            changes_sums=any(run.with_record for run in compared)
+            or (is_known and not any(run.num_having for run in compared)),
             largest=largest,
+            times=max((run.times for run in compared), default=1),
+            of_noise=max((run.of_noise for run in compared), default=0.0),
         )
-        is_known = bool(compared) and all(run.is_known for run in compared)
         order = _causes_first(differences)
         kinds = [*dict.fromkeys(PROPERTIES[one.kind].name for one, _ in order)]
         findings.sort(key=lambda one: kinds.index(one.name) if one.name in kinds else len(kinds))

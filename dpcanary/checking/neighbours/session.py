@@ -225,7 +225,7 @@ class Session:
             if square > largest:
                 largest, name_of_largest = square, name
             if noise.size:
-                of_noise = max(of_noise, float(np.abs(noise).max()))
+                of_noise = max(of_noise, float(np.nan_to_num(np.abs(noise), nan=np.inf).max()))
         step.compared = Compared(float(np.sqrt(total)), name_of_largest, of_noise, is_finite)
         return [like(kept, now) for kept, now in zip(frozen, noisy, strict=True)]
 
