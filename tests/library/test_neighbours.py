@@ -3,6 +3,7 @@
 import json
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -651,6 +652,23 @@ def test_rows_of_tensors_and_arrays_are_noted():
     assert reader.taken()[-1].records.tolist() == [7]
     assert type(values.mean(dim=0)) is torch.Tensor
     assert type(values @ torch.ones(2)) is torch.Tensor
+
+
+def test_batches_of_any_kind_are_noted_without_copies_that_are_larger():
+    reader = Reader(8)
+    several = [np.array(["a", None] * 4, dtype=object), torch.eye(8).to_sparse(), np.ones((8, 0))]
+    if hasattr(torch, "float8_e4m3fn"):
+        several.append(torch.ones(8).to(torch.float8_e4m3fn))
+    reader.note(np.arange(8), several)
+    values = np.zeros((8, 1_000_000), np.float32)
+    values[3, 5] = 1
+    tracemalloc.start()
+    reader.note(np.arange(8), [values])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1_000_000
+    sums = reader.taken()[1].values
+    assert [*np.flatnonzero(sums != sums[0])] == [3]
 
 
 TRAINING = """
