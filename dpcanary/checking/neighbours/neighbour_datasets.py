@@ -162,6 +162,8 @@ def _with_row(rows: Any, index: int | None, value: Any) -> Any:
         if index is not None:
             array[index] = value
         return array
+    if isinstance(rows, list):
+        return copy.deepcopy(rows)
     return rows if index is None else rows.at[index].set(value)  # of jax
 
 
@@ -219,6 +221,8 @@ def _with_item(
     copied = _deep_copy(dataset)
     values = None if index is None else [*tree_flatten(record)[0], record]
     for name, place in held.items():
+        if vars(copied)[name] is own[name]:  # the copy shares it
+            vars(copied)[name] = _with_row(own[name], None, None)
         try:
             if values is not None:
                 _put(vars(copied)[name], index, copy.deepcopy(values[place]))
