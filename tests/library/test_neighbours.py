@@ -3,6 +3,7 @@
 import json
 import random
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -395,6 +396,33 @@ def test_a_training_without_sums_is_not_compared():
         assert_neighbours(lambda dataset: None, records())
 
 
+def test_a_training_that_fails_when_it_is_run_again_is_refused(tmp_path):
+    def train(dataset):
+        (tmp_path / "out").mkdir()
+        return ERRORS["features"][1](dataset)
+
+    with pytest.raises(InputError, match="fails when it is run a second time on the same records"):
+        check_neighbours(train, records())
+
+
+def test_what_is_not_returned_is_not_compared():
+    result = check_neighbours(Loop(returns=lambda weights, features: None), records())
+    assert "what is released" in result.not_judged
+    assert "the function returned nothing that could be compared" in str(result).replace("\n", " ")
+
+
+def test_a_number_of_steps_that_is_not_determined_is_no_finding():
+    numbers = iter([9, *range(10, 1000)])
+
+    def train(dataset):
+        count = next(numbers)
+        return Loop(goes_on=lambda step, errors: step < count)(dataset)
+
+    result = check_neighbours(train, records())
+    assert result.passes, str(result)
+    assert {"number of steps", "what is released"} <= {*result.not_judged}
+
+
 def test_outside_of_a_check_sums_pass_as_they_are():
     noisy = np.ones(3)
     assert record_sums(np.zeros(3), noisy, max_grad_norm=1.0) is noisy
@@ -439,6 +467,129 @@ def test_files_and_models_and_trees_are_compared(tmp_path):
         assert failing(result) == ["what is released"]
         assert f": {name} differs by " in str(result)
         assert check_neighbours(Loop(returns=partial(returns, leaks=False)), records()).passes
+
+
+def test_tables_with_text_are_compared():
+    pandas = pytest.importorskip("pandas")
+
+    def table(weights, features, *, leaks: bool, by_name: bool = False):
+        value = float(features.max()) if leaks else 1.0
+        if by_name:
+            return weights, pandas.Series(["a", f"{value:.3f}"]), object()
+        return weights, pandas.DataFrame({"metric": ["most"], "value": [value]})
+
+    for by_name, name in ((False, "1.1.value"), (True, "1")):
+        returns = partial(table, by_name=by_name)
+        result = check_neighbours(Loop(returns=partial(returns, leaks=True)), records())
+        assert failing(result) == ["what is released"]
+        assert f": {name} differs" in str(result)
+        assert check_neighbours(Loop(returns=partial(returns, leaks=False)), records()).passes
+
+
+def test_text_that_happens_to_name_a_folder_is_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    lines = iter(range(1000))
+
+    class Settings:
+        def __init__(self) -> None:
+            self.name, self.folder = "", "data"
+
+    def returns(weights, features):
+        (tmp_path / "log").write_text(f"{next(lines)}")  # which differs in each run
+        return weights, Settings(), "", "data"
+
+    result = check_neighbours(Loop(returns=returns), records())
+    assert result.passes, str(result)
+    named = check_neighbours(
+        Loop(returns=lambda weights, features: (weights, f"run {next(lines)}")), records()
+    )
+    assert any("that are text" in words and words.endswith(": 1") for words in named.not_seen)
+    [control] = [one for one in result.findings if one.name == "two runs on the same records"]
+    assert control.measured == "equal to the bit"
+
+
+def test_rounding_explains_nothing_where_the_records_are_the_same():
+    def train(dataset, *, is_wrong: bool):
+        features, labels = (own.bfloat16() for own in dataset)
+        if is_wrong:
+            features = features / features.float().std(dim=0).bfloat16()
+        generator = torch.Generator().manual_seed(5)
+        for _ in range(12):
+            batch = torch.rand(len(labels), generator=generator) < RATE
+            rows = features[batch] * (labels[batch][:, None] - 0.5)
+            factors = (LIMIT / (rows.float().norm(dim=1) + 1e-12)).clamp(max=1)
+            total = (rows.float() * factors[:, None]).sum(dim=0).bfloat16() + 40 * LIMIT
+            drawn = torch.randn(WIDTH, generator=generator)
+            record_sums(total, (total + drawn).bfloat16(), max_grad_norm=LIMIT)
+        return torch.zeros(1)
+
+    features, labels = records()
+    dataset = torch.from_numpy(features), torch.from_numpy(labels)
+    result = check_neighbours(partial(train, is_wrong=False), dataset)
+    assert result.passes, str(result)
+    assert "noise" in result.not_judged
+    result = check_neighbours(partial(train, is_wrong=True), dataset)
+    assert "sums without the record" in failing(result), str(result)
+
+
+def test_noise_that_is_no_number_is_not_the_same_noise():
+    def train(dataset):
+        scale = np.nan if (np.asarray(dataset[0]) == 5).any() else 0.5
+        return Loop(noise=lambda total: scale)(dataset)
+
+    result = check_neighbours(train, records(), replacements=[_of_first_batch(Loop())])
+    assert failing(result) == ["noise"]
+
+
+def test_replacements_that_do_not_reach_the_training_are_no_pass():
+    own = records()
+    result = check_neighbours(lambda dataset: Loop()(own), records())
+    assert result.compares_nothing
+    assert "no replacement changed the sum of a step" in str(result).replace("\n", " ")
+    texts = ["a", "b", "c"] * 30
+    with pytest.raises(InputError, match="'text' is a list with a row for each record"):
+        check_neighbours(lambda dataset: None, {"text": texts, "label": own[1]})
+
+
+class Patients(Dataset):
+    def __init__(self, scale: float = 1.0) -> None:
+        self.x, self.y = records()
+        self.scale = scale
+        self.order = [*range(COUNT)]
+        if scale == 1:
+            self.file = (number for number in range(3))  # of which there is no copy
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.x[index] * self.scale, self.y[index]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_attributes_of_a_dataset_of_ones_own_have_the_replaced_record(scale):
+    def train(dataset, *, is_wrong: bool, in_place: bool = False):
+        deviation = dataset.x.std(axis=0)
+        rows = [dataset[number] for number in range(len(dataset))]
+        if in_place:
+            dataset.x -= 1
+        features, labels = (np.array(own) for own in zip(*rows, strict=True))
+        return Loop()((features / deviation if is_wrong else features, labels))
+
+    data = Patients(scale)
+    before = data.x.copy()
+    assert check_neighbours(partial(train, is_wrong=False, in_place=True), data).passes
+    assert (data.x == before).all()
+    result = check_neighbours(partial(train, is_wrong=True), data)
+    if scale == 1:
+        assert failing(result)[0] == "sums without the record"
+    else:  # a row is not what the dataset gives
+        assert any(words.endswith("no record was replaced: x") for words in result.not_seen)
+    result = check_neighbours(lambda dataset: Loop()(dataset[:]), data)
+    assert result.passes, str(result)
+    assert any("was replaced: x" in words for words in result.not_seen) == (scale != 1)
+    assert result.largest > 0.5 or scale != 1
 
 
 class OfItems(Dataset):
@@ -503,6 +654,23 @@ def test_rows_of_tensors_and_arrays_are_noted():
     assert reader.taken()[-1].records.tolist() == [7]
     assert type(values.mean(dim=0)) is torch.Tensor
     assert type(values @ torch.ones(2)) is torch.Tensor
+
+
+def test_batches_of_any_kind_are_noted_without_copies_that_are_larger():
+    reader = Reader(8)
+    several = [np.array(["a", None] * 4, dtype=object), torch.eye(8).to_sparse(), np.ones((8, 0))]
+    if hasattr(torch, "float8_e4m3fn"):
+        several.append(torch.ones(8).to(torch.float8_e4m3fn))
+    reader.note(np.arange(8), several)
+    values = np.zeros((8, 1_000_000), np.float32)
+    values[3, 5] = 1
+    tracemalloc.start()
+    reader.note(np.arange(8), [values])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1_000_000
+    sums = reader.taken()[1].values
+    assert [*np.flatnonzero(sums != sums[0])] == [3]
 
 
 TRAINING = """

@@ -18,6 +18,9 @@ from dpcanary.checking.neighbours.session import (
 
 # Rounding errors of a sum, in units of the precision of its numbers.
 _ROUNDINGS = 16.0
+# Of one whose inputs are equal, as arrays may lie elsewhere in memory; and the precision of what
+# adds up numbers of half precision.
+_ROUNDINGS_OF_EQUALS, _OF_ARITHMETIC = 4.0, 2.0**-23
 # Clipping may leave a little more than C, and more in half precision.
 _OVER = 1e-3
 # Differences of the control run are exceeded by those of other pairs of runs, up to so many times.
@@ -84,6 +87,11 @@ class RunComparison:
         with_record: steps whose sum differs.
         is_known: whether the records in the batches were known.
         num_compared: steps whose sums were compared, as the parameters were equal.
+        compares_released: whether what is released was compared.
+        of_noise: the largest difference of a value of the noise that rounding may explain, in units
+            of C.
+        times: draws of one step that have the record, at most.
+        num_having: steps whose batch is known to have it.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -91,6 +99,10 @@ class RunComparison:
     with_record: int = 0
     is_known: bool = False
     num_compared: int = 0
+    compares_released: bool = False
+    of_noise: float = 0.0
+    times: int = 1
+    num_having: int = 0
 
 
 def control(first: Run, again: Run) -> Tolerance:
@@ -105,8 +117,10 @@ def control(first: Run, again: Run) -> Tolerance:
         for kind, names in _changed_names(one, other):
             found.kinds.add(kind)
             found.names.update(names)
-    if len(first.steps) != len(again.steps):
+    if len(first.steps) != len(again.steps) or again.ended == MORE_STEPS:
         found.kinds.add("steps")
+    if first.released is not None and again.released is None:
+        found.kinds.add("released")
     if again.error is not None or again.ended in (TIME, OTHER_SHAPES):
         found.kinds.add("end")
     if first.random != again.random:
@@ -176,12 +190,12 @@ def compare(
                 without.append(difference)
             else:
                 add(difference)
-        if now.compared.total > _error(one, now, tolerance):
+        if now.compared.total > _error_of_equals(one, now, tolerance):
             differing.append(number)
     found.with_record = len(differing)
     leak = _without(first, record, differing, without, found, sample_rate, moved_rows)
     add(leak)
-    for difference in _at_end(first, other, tolerance):
+    for difference in _at_end(first, other, tolerance, found):
         add(difference)
     found.differences.sort(key=lambda one: (one.step, one.order))
     return found
@@ -241,6 +255,13 @@ def _error(one: Step, now: Step, tolerance: Tolerance) -> float:
     return rounding + _TIMES_CONTROL * tolerance.sums * one.limit
 
 
+def _error_of_equals(one: Step, now: Step, tolerance: Tolerance) -> float:
+    """What it explains where the records are the same."""
+    precision = min(max(one.rounding, now.rounding), _OF_ARITHMETIC)
+    rounding = _ROUNDINGS_OF_EQUALS * precision * (one.limit + one.scale)
+    return rounding + _TIMES_CONTROL * tolerance.sums * one.limit
+
+
 def _of_sum(
     number: int,
     one: Step,
@@ -261,19 +282,23 @@ def _of_sum(
     error = _error(one, now, tolerance)
     held = [batch.has(record) for batch in one.batches]
     times = max(1, sum(1 for times in held if times)) if one.draws > 1 else 1
-    if compared.total > error:
+    found.times = max(found.times, times)
+    found.num_having += bool(sum(held))
+    differs = compared.total > _error_of_equals(one, now, tolerance)
+    if differs:
         found.largest = max(found.largest, size)
     if compared.total > 2 * times * one.limit * (1 + _OVER + 4 * one.rounding) + error:
         often = max(held, default=0)
         hint = f"the record is {often} times in the batch" if often > 1 else ""
         text = f"the sum differs by {size:.4g} C, most in {where}"
         yield Difference("with", number, where, text, hint, order=4)
-    if found.is_known and not sum(held) and compared.total > error:
+    if found.is_known and not sum(held) and differs:
         text = f"the sum of a step without the record differs by {size:.3g} C, most in {where}"
         yield Difference("without", number, where, text, order=4)
     # The noise is the difference of two numbers, which rounding has changed.
     largest_noise = compared.of_noise / one.limit
     allowed = _ROUNDINGS * one.rounding * (one.scale / one.limit + 10 * _noise_of(one))
+    found.of_noise = max(found.of_noise, allowed)
     if largest_noise > max(1e-4, allowed) + _TIMES_CONTROL * tolerance.noise:
         text = f"a value of the noise differs by {largest_noise:.3g} C"
         yield Difference("noise", number, "", text, order=5)
@@ -341,7 +366,9 @@ def _told_rate(first: Run) -> float | None:
     return None
 
 
-def _at_end(first: Run, other: Run, tolerance: Tolerance) -> Iterator[Difference]:
+def _at_end(
+    first: Run, other: Run, tolerance: Tolerance, found: RunComparison
+) -> Iterator[Difference]:
     """What is known when both runs have ended."""
     last = len(first.steps) + 1
     made = len(other.steps)
@@ -377,17 +404,20 @@ def _at_end(first: Run, other: Run, tolerance: Tolerance) -> Iterator[Difference
         names = ", ".join(_changed(first.random, other.random))
         text = f"the generator of {names} has drawn other numbers after the last step"
         yield Difference("random numbers", last, names, text, order=7)
-    yield from _of_released(last, first.released, other.released, tolerance)
+    if first.released is not None and other.released is not None:
+        found.compares_released = any(
+            value.text != "None" and tolerance.values.get(name, 0.0) < inf
+            for name, value in first.released.items()
+        )
+        yield from _of_released(last, first.released, other.released, tolerance)
 
 
 def _of_released(
     last: int,
-    before: Mapping[str, Value] | None,
-    now: Mapping[str, Value] | None,
+    before: Mapping[str, Value],
+    now: Mapping[str, Value],
     tolerance: Tolerance,
 ) -> Iterator[Difference]:
-    if before is None or now is None:
-        return
     apart: list[tuple[str, float]] = []
     for name, value in before.items():
         other = now.get(name)

@@ -1,6 +1,7 @@
 """The user's records, and copies of them in which one is replaced."""
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,16 +27,21 @@ class Data:
 
     Attributes:
         count: the number of records.
+        read_otherwise: what a run has read of a dataset of one's own other than by number, in which
+            a replaced record is not replaced.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._rows: Any = None  # arrays with a row for each record
+        self._held: dict[str, int] | None = None  # attributes of a dataset of one's own
+        self.read_otherwise: set[str] = set()
         if isinstance(dataset, TensorDataset):
             self._rows = dataset.tensors
         elif isinstance(dataset, tuple | Mapping) or _is_array(dataset):
             self._rows = dataset
         if self._rows is not None:
+            _refuse_lists(self._rows)
             lengths = {len(leaf) for leaf in tree_flatten(self._rows)[0] if _is_array(leaf)}
             if len(lengths) != 1:
                 raise InputError(
@@ -88,7 +94,9 @@ class Data:
             if index is not None:
                 records[index] = record
             return records
-        return _with_item(self._dataset, index, record)
+        if self._held is None:
+            self._held = _held(self._dataset, self.count)
+        return _with_item(self._dataset, self.count, index, record, self._held, self.read_otherwise)
 
     def rarity(self) -> NDArray[np.int64]:
         """For each record of arrays, how many have its rarest value, among values that repeat."""
@@ -117,6 +125,21 @@ class Data:
         ]
 
 
+def _refuse_lists(rows: Any) -> None:
+    """In a tuple or dict, a list would be taken for many values, of which none is replaced."""
+    if not isinstance(rows, tuple | Mapping):
+        return
+    named = rows.items() if isinstance(rows, Mapping) else enumerate(rows)
+    lengths = {len(leaf) for leaf in tree_flatten(rows)[0] if _is_array(leaf)}
+    for name, value in named:
+        if hasattr(value, "iloc"):
+            raise InputError(f"{name!r} is a table or series of pandas: give its to_numpy()")
+        if isinstance(value, list) and (not lengths or len(value) in lengths):
+            raise InputError(
+                f"{name!r} is a list with a row for each record: make it an array (numpy.array)"
+            )
+
+
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype") and len(value.shape) > 0
 
@@ -139,41 +162,189 @@ def _with_row(rows: Any, index: int | None, value: Any) -> Any:
         if index is not None:
             array[index] = value
         return array
+    if isinstance(rows, list):
+        return copy.deepcopy(rows)
     return rows if index is None else rows.at[index].set(value)  # of jax
 
 
-def _with_item(dataset: Any, index: int | None, record: Any) -> Any:
-    """A copy of a dataset of any kind, which gives another record in one place."""
+def _with_item(
+    dataset: Any,
+    count: int,
+    index: int | None,
+    record: Any,
+    held: Mapping[str, int],
+    otherwise: set[str],
+) -> Any:
+    """A copy of a dataset of any kind, which gives another record in one place.
+
+    Args:
+        dataset: the original.
+        count: of its records.
+        index: of the record that is replaced, if one is.
+        record: in its place.
+        held: by name, attributes with a row for each record, and which of its values they have.
+        otherwise: takes names of other attributes with records that are read other than by number.
+    """
     kind = type(dataset)
+    own = getattr(dataset, "__dict__", {})
+    watched = {name for name, value in own.items() if _holds(value, count)}
+    getattribute: Any = kind.__getattribute__
+    inside: list[None] = []
 
     def item(self: Any, number: Any) -> Any:
-        count = len(self)
-        if index is not None and (number + count if number < 0 else number) == index:
+        place = _number(number, count)
+        if place is None:
+            if not held:
+                otherwise.add(_ROWS)
+            return kind.__getitem__(self, number)
+        if place == index:
             return copy.deepcopy(record)
-        return kind.__getitem__(self, number)
+        inside.append(None)
+        try:
+            return kind.__getitem__(self, number)
+        finally:
+            inside.pop()
 
-    members: dict[str, Any] = {"__getitem__": item, "__reduce_ex__": kind.__reduce_ex__}
+    def attribute(self: Any, name: str) -> Any:
+        if name in watched and not inside:
+            otherwise.add(name)
+        return getattribute(self, name)
+
+    members: dict[str, Any] = {
+        "__getitem__": item,
+        "__getattribute__": attribute,
+        "__len__": lambda self: count,
+        "__reduce_ex__": kind.__reduce_ex__,
+    }
     if hasattr(kind, "__getitems__"):
         members["__getitems__"] = lambda self, numbers: [item(self, one) for one in numbers]
-    copied = copy.copy(dataset)
+    copied = _deep_copy(dataset)
+    values = None if index is None else [*tree_flatten(record)[0], record]
+    for name, place in held.items():
+        if vars(copied)[name] is own[name]:  # the copy shares it
+            vars(copied)[name] = _with_row(own[name], None, None)
+        try:
+            if values is not None:
+                _put(vars(copied)[name], index, copy.deepcopy(values[place]))
+            watched.discard(name)
+        except (IndexError, TypeError, ValueError, RuntimeError):
+            otherwise.add(name)
     try:
         copied.__class__ = type(kind.__name__, (kind,), members)
     except TypeError:  # of a class whose layout is fixed
-        return _Wrapped(dataset, index, record)
+        return _Wrapped(dataset, count, index, record, otherwise)
     return copied
+
+
+_ROWS = "rows that are read by a slice, a list or a name"
+# So many records are compared with rows of attributes.
+_COMPARED = 30
 
 
 class _Wrapped(Dataset[Any]):
     """A dataset behind another one, which gives another record in one place."""
 
-    def __init__(self, dataset: Any, index: int | None, record: Any) -> None:
-        self._dataset, self._index, self._record = dataset, index, record
+    def __init__(
+        self, dataset: Any, count: int, index: int | None, record: Any, otherwise: set[str]
+    ) -> None:
+        self._dataset, self._count, self._index, self._record = dataset, count, index, record
+        self._otherwise = otherwise
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return self._count
 
     def __getitem__(self, number: Any) -> Any:
-        return copy.deepcopy(self._record) if number == self._index else self._dataset[number]
+        place = _number(number, self._count)
+        if place is None:
+            self._otherwise.add(_ROWS)
+        elif place == self._index:
+            return copy.deepcopy(self._record)
+        return self._dataset[number]
+
+
+def _number(number: Any, count: int) -> int | None:
+    """The number of a record from 0; None if several are asked for, or a name."""
+    try:
+        place = operator.index(number) if not getattr(number, "ndim", 0) else None
+    except TypeError:
+        return None
+    return place + count if place is not None and place < 0 else place
+
+
+def _deep_copy(dataset: Any) -> Any:
+    """A copy that shares nothing, but for what is mapped from files; else, as far as it can be."""
+    mapped = [one for one in getattr(dataset, "__dict__", {}).values() if type(one) is np.memmap]
+    try:
+        return copy.deepcopy(dataset, {id(one): one for one in mapped})
+    except Exception:  # such as of an open file
+        return copy.copy(dataset)
+
+
+def _holds(value: Any, count: int) -> bool:
+    """Whether a value may have a row for each record, or is a dataset or holds such a value."""
+    if isinstance(value, tuple | Mapping):
+        own = value.values() if isinstance(value, Mapping) else value
+        return any(_holds(one, count) for one in own if not isinstance(one, tuple | Mapping))
+    try:
+        return isinstance(value, Dataset) or (
+            hasattr(value, "__len__") and not isinstance(value, str) and len(value) == count
+        )
+    except TypeError:
+        return False
+
+
+def _held(dataset: Any, count: int) -> dict[str, int]:
+    """By name, attributes with a row for each record, and which of its values they have.
+
+    The value -1 is the whole record.
+    """
+    own = {
+        name: value
+        for name, value in getattr(dataset, "__dict__", {}).items()
+        if type(value) in (Tensor, np.ndarray, list) and _holds(value, count)
+    }
+    if not own:
+        return {}
+    numbers = np.unique(np.linspace(0, count - 1, _COMPARED).astype(int)).tolist()
+    records = [dataset[number] for number in numbers]
+    values = [[*tree_flatten(record)[0], record] for record in records]
+    places = (*range(min(map(len, values)) - 1), -1)
+    found = {}
+    for name, rows in own.items():
+        for place in places:
+            pairs = zip(numbers, values, strict=True)
+            if all(_is_row(rows[number], leaves[place]) for number, leaves in pairs):
+                found[name] = place
+                break
+    return found
+
+
+def _is_row(row: Any, value: Any) -> bool:
+    """Whether a row has a value, maybe in another precision or shape."""
+    try:
+        one, other = np.asarray(row), np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return _same(row, value)
+    if one.dtype.hasobject or other.dtype.hasobject or one.dtype.kind not in "fiub":
+        return _same(row, value)
+    return (
+        one.size == other.size
+        and (np.can_cast(one.dtype, other.dtype, "same_kind") or other.dtype.kind == "f")
+        and _same(one.ravel().astype(other.dtype), other.ravel())
+    )
+
+
+def _put(rows: Any, index: Any, value: Any) -> None:
+    """Puts a value in place of a row."""
+    old = rows[index]
+    if isinstance(old, Tensor):
+        rows[index] = torch.as_tensor(value).reshape(old.shape).to(old)
+    elif isinstance(old, np.ndarray | np.generic):
+        rows[index] = np.reshape(np.asarray(value), old.shape)
+    elif isinstance(old, bool | int | float):
+        rows[index] = type(old)(np.asarray(value).item())
+    else:
+        rows[index] = value
 
 
 def _same(one: Any, other: Any) -> bool:

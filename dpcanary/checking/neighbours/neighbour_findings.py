@@ -9,6 +9,9 @@ from dpcanary.checking.neighbours.differences import Difference, Tolerance
 # Sums of two runs on the same records that are further apart than this, in units of C, cannot be
 # compared with those of others.
 MOST_APART = 0.05
+UNCHANGED = "no replacement changed the sum of a step"
+# Properties that are judged by the sums of steps alone.
+_OF_SUMS = ("without", "with", "counts", "noise", "finite")
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,11 @@ def findings_of(
     is_whole: bool,
     has_counts: bool,
     has_released: bool,
+    has_sums: bool,
+    changes_sums: bool,
     largest: float,
+    times: int,
+    of_noise: float,
 ) -> list[Finding]:
     """One finding for each property, the first difference of all replacements naming it.
 
@@ -137,8 +144,12 @@ def findings_of(
         tolerance: what the control run has shown.
         is_whole: whether the training was run to its end.
         has_counts: whether it releases noisy counts.
-        has_released: whether it returned something that can be compared.
+        has_released: whether it returned something that was compared.
+        has_sums: whether sums of a step were compared.
+        changes_sums: whether a replacement changed one, where a batch may have had the record.
         largest: the largest difference of sums in units of C.
+        times: draws of one step that have the record, at most.
+        of_noise: what rounding may explain of a difference of the noise, in units of C.
     """
     first: dict[str, tuple[Difference, str]] = {}
     for difference, label in differences:
@@ -154,18 +165,25 @@ def findings_of(
             continue
         if kind in first:
             findings.append(_failed(prop, *first[kind]))
-        elif why := _why_not_judged(kind, tolerance, is_whole, has_released):
-            findings.append(
-                Finding(
-                    prop.name, prop.expected, "not compared", True, prop.meaning, why, judged=False
-                )
-            )
+        elif why := _why_not_judged(kind, tolerance, is_whole, has_released, has_sums):
+            findings.append(_not_judged(prop, why))
+        elif kind == "with" and not changes_sums:
+            findings.append(_not_judged(prop, UNCHANGED))
+        elif kind == "noise" and of_noise > MOST_APART:
+            why = f"numbers of this precision may round it by {of_noise:.2g} C"
+            findings.append(_not_judged(prop, why))
         else:
             text = prop.right
             if kind == "with":
                 text = f"at most {largest:.3g} C, of 2 C that are accounted"
+                if times > 1:
+                    text += f" for each of up to {times} draws of a step that have the record"
             findings.append(Finding(prop.name, prop.expected, text, True, prop.meaning))
     return findings
+
+
+def _not_judged(prop: Property, why: str) -> Finding:
+    return Finding(prop.name, prop.expected, "not compared", True, prop.meaning, why, judged=False)
 
 
 def _failed(prop: Property, difference: Difference, label: str) -> Finding:
@@ -180,7 +198,7 @@ def _control(tolerance: Tolerance) -> Finding:
         words.append(f"sums differ by up to {tolerance.sums:.2g} C")
     if tolerance.noise and "noise" not in tolerance.kinds:
         words.append(f"values of the noise by up to {tolerance.noise:.2g} C")
-    words += sorted(f"other {kind}" for kind in tolerance.kinds)
+    words += sorted(f"other {kind}" for kind in tolerance.kinds - {"released"})
     apart = max(tolerance.values.values(), default=0.0)
     if apart:
         words.append(f"what is released by up to {apart:.2g}")
@@ -201,9 +219,13 @@ def _control(tolerance: Tolerance) -> Finding:
     )
 
 
-def _why_not_judged(kind: str, tolerance: Tolerance, is_whole: bool, has_released: bool) -> str:
+def _why_not_judged(
+    kind: str, tolerance: Tolerance, is_whole: bool, has_released: bool, has_sums: bool
+) -> str:
     if kind in tolerance.kinds:
         return "two runs on the same records differ in it"
+    if kind in _OF_SUMS and not has_sums:
+        return "the sums of no step were compared"
     if kind in ("without", "with") and tolerance.sums > MOST_APART:
         return "the sums of two runs on the same records differ too much"
     if kind == "noise" and tolerance.noise > MOST_APART:
@@ -212,7 +234,7 @@ def _why_not_judged(kind: str, tolerance: Tolerance, is_whole: bool, has_release
         return "the training was ended before, after the number of steps that you gave"
     if kind == "released" and not has_released:
         return (
-            "the function returned nothing that can be compared: let it return the model, a dict of"
-            " arrays, or the path of what it wrote"
+            "the function returned nothing that could be compared: let it return the model, a dict"
+            " of arrays, or the path of what it wrote"
         )
     return ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
@@ -16,7 +17,12 @@ from dpcanary.checking.neighbours.differences import (
     control,
 )
 from dpcanary.checking.neighbours.neighbour_datasets import Data
-from dpcanary.checking.neighbours.neighbour_findings import MOST_APART, PROPERTIES, findings_of
+from dpcanary.checking.neighbours.neighbour_findings import (
+    MOST_APART,
+    PROPERTIES,
+    UNCHANGED,
+    findings_of,
+)
 from dpcanary.checking.neighbours.records_seen import Reader
 from dpcanary.checking.neighbours.replacements import Replacement, chosen
 from dpcanary.checking.neighbours.session import ENOUGH, Run, Session
@@ -116,6 +122,11 @@ class NeighboursCheck(CheckResult):
             return (
                 "Nothing was compared: no noisy sum was seen. Make the optimiser of Opacus inside"
                 " of the function, or pass the sums of each step through record_sums."
+            )
+        if any(one.note == UNCHANGED for one in self.findings):
+            return (
+                "Nothing was compared: no replacement changed the sum of a step, so the replaced"
+                " records do not reach the training."
             )
         return (
             "Nothing was compared: two runs on the same records differ too much. Seed what draws"
@@ -283,7 +294,15 @@ class _Runs:
             bar.update(len(first.steps))
             limit = time_limit or _TIMES_AS_LONG * first.seconds + _SECONDS_MORE
             if first.steps:
-                self._tolerance = control(first, self._run(first, None, limit, bar.update))
+                again = self._run(first, None, limit, bar.update)
+                if again.error is not None:
+                    error = again.error
+                    raise InputError(
+                        "the training fails when it is run a second time on the same records"
+                        f" ({type(error).__name__}: {error}), so nothing can be compared: let each"
+                        " run make and write what it needs anew"
+                    ) from error
+                self._tolerance = control(first, again)
             tolerance = self._tolerance
             pairs: list[tuple[str, RunComparison]] = []
             reads = []
@@ -362,16 +381,21 @@ class _Runs:
             if _can_be_judged(difference, tolerance)
         ]
         is_whole = first.ended != ENOUGH
+        is_known = bool(compared) and all(run.is_known for run in compared)
         largest = max((run.largest for run in compared), default=0.0)
         findings = findings_of(
             differences,
             tolerance,
             is_whole=is_whole,
             has_counts=bool(first.counts),
-            has_released=bool(first.released),
+            has_released=any(run.compares_released for run in compared),
+            has_sums=any(run.num_compared for run in compared),
+            changes_sums=any(run.with_record for run in compared)
+            or (is_known and not any(run.num_having for run in compared)),
             largest=largest,
+            times=max((run.times for run in compared), default=1),
+            of_noise=max((run.of_noise for run in compared), default=0.0),
         )
-        is_known = bool(compared) and all(run.is_known for run in compared)
         order = _causes_first(differences)
         kinds = [*dict.fromkeys(PROPERTIES[one.kind].name for one, _ in order)]
         findings.sort(key=lambda one: kinds.index(one.name) if one.name in kinds else len(kinds))
@@ -384,8 +408,19 @@ class _Runs:
             batches_known=is_known,
             is_whole=is_whole,
             seconds=self._seconds,
-            not_seen=tuple(_not_seen(first, spans, is_known=is_known, is_whole=is_whole)),
+            not_seen=(
+                *_not_seen(first, tolerance, spans, is_known=is_known, is_whole=is_whole),
+                *_read_otherwise(self._data.read_otherwise),
+            ),
             cause=_cause(order),
+        )
+
+
+def _read_otherwise(names: set[str]) -> Iterator[str]:
+    if names:
+        yield (
+            "what the training reads of the dataset other than records by number, where no record"
+            f" was replaced: {', '.join(sorted(names)[:5])}"
         )
 
 
@@ -426,7 +461,7 @@ def _cause(order: list[tuple[Difference, str]]) -> str:
 
 
 def _not_seen(
-    first: Run, spans: Mapping[str, float], *, is_known: bool, is_whole: bool
+    first: Run, tolerance: Tolerance, spans: Mapping[str, float], *, is_known: bool, is_whole: bool
 ) -> Iterable[str]:
     yield "a branch that none of these replacements triggers, and records other than these"
     yield "what is printed, logged or written, and not returned; what is outside of the function"
@@ -446,5 +481,11 @@ def _not_seen(
     if first.not_compared:
         names = ", ".join(first.not_compared[:5])
         yield f"parts of what is returned that are neither arrays nor numbers: {names}"
+    apart = [name for name, size in tolerance.values.items() if size == inf]
+    if apart:
+        yield (
+            "parts of what is returned that are text, or of another shape, in each run on the same"
+            f" records: {', '.join(apart[:5])}"
+        )
     if first.steps and not any(step.parameters for step in first.steps):
         yield "the parameters at each step, which the loop does not tell; what is released has them"

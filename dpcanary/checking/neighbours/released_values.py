@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import date
+from itertools import islice
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -17,6 +19,8 @@ from dpcanary.checking.neighbours.tape import array_of
 # Values of a file or a tensor that are larger are compared by a checksum alone.
 _MOST_VALUES = 50_000_000
 _DEEPEST = 8
+# So many files of a folder are looked at for one that was written, by clocks that are so far apart.
+_MOST_FILES, _SECONDS = 10_000, 2.0
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,20 @@ def _is_real(array: Any) -> bool:
     return bool(array.dtype.kind == "f")
 
 
-def released(result: Any) -> tuple[dict[str, Value], list[str]]:
-    """The values of what a training returned, by name, and the parts of which nothing is known."""
+def released(result: Any, since: float = 0.0) -> tuple[dict[str, Value], list[str]]:
+    """The values of what a training returned, by name, and the parts of which nothing is known.
+
+    Args:
+        result: that it returned.
+        since: the time at which it began. Text in the result, or in a list or dict that is the
+            result, is a path if what it names was written since.
+    """
+    if isinstance(result, Mapping):
+        result = {name: _as_path(value, since) for name, value in result.items()}
+    elif type(result) in (list, tuple):
+        result = [_as_path(value, since) for value in result]
+    else:
+        result = _as_path(result, since)
     values: dict[str, Value] = {}
     unknown: list[str] = []
     for name, value in _parts(result, "", 0):
@@ -83,12 +99,8 @@ def _parts(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     if depth > _DEEPEST:
         yield name, _UNKNOWN
     elif isinstance(value, Tensor | np.ndarray | bool | int | float | str | bytes | np.generic):
-        known = not (isinstance(value, np.ndarray) and value.dtype == object)
-        yield from (
-            _of_path(Path(str(value)), name)
-            if _is_path(value)
-            else [(name, value if known else _UNKNOWN)]
-        )
+        is_of_objects = isinstance(value, np.ndarray) and value.dtype.hasobject
+        yield name, _of_objects(value) if is_of_objects else value
     elif value is None:
         yield name, None
     elif isinstance(value, Path):
@@ -107,8 +119,14 @@ def _parts(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     elif is_dataclass(value):
         for own in fields(value):
             yield from _parts(getattr(value, own.name), _joined(name, own.name), depth + 1)
+    elif hasattr(value, "columns") and hasattr(value, "items"):  # a table of pandas
+        yield from _parts(np.asarray(value.index), _joined(name, "index"), depth + 1)
+        for place, (column, own) in enumerate(value.items()):
+            yield from _parts(np.asarray(own), _joined(name, f"{place}.{column}"), depth + 1)
     elif hasattr(value, "__array__"):
-        yield name, np.asarray(value)
+        if hasattr(value, "index") and not callable(value.index):  # a series
+            yield from _parts(np.asarray(value.index), _joined(name, "index"), depth + 1)
+        yield from _parts(np.asarray(value), name, depth + 1)
     elif hasattr(value, "accountant"):
         return  # an engine of Opacus; its history is compared as a setting
     elif isinstance(value, DataLoader | Dataset | FunctionType | type):
@@ -117,6 +135,14 @@ def _parts(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
         yield from _parts(dict(vars(value)), name, depth + 1)
     else:
         yield name, _UNKNOWN
+
+
+def _of_objects(array: Any) -> Any:
+    """The text of an array of text, numbers and dates; of other objects nothing is known."""
+    plain = str | bytes | bool | int | float | date | np.generic | None
+    if all(isinstance(one, plain) for one in array.reshape(-1).tolist()):
+        return repr(array.tolist())
+    return _UNKNOWN
 
 
 def _of_module(module: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
@@ -130,11 +156,18 @@ def _of_module(module: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
             yield from _parts(value, _joined(name, own), 1)
 
 
-def _is_path(value: Any) -> bool:
+def _as_path(value: Any, since: float) -> Any:
+    """Text as a path if it names a file or folder that was written since, else the value."""
+    if not isinstance(value, str) or not 0 < len(value) < 1024:
+        return value
+    path = Path(value)
     try:
-        return isinstance(value, str) and len(value) < 1024 and Path(value).exists()
+        files = [path, *islice(path.rglob("*"), _MOST_FILES)] if path.is_dir() else [path]
+        states = [own.stat() for own in files]
+        is_written = any(max(one.st_mtime, one.st_ctime) > since - _SECONDS for one in states)
     except (OSError, ValueError):
-        return False
+        return value
+    return path if is_written else value
 
 
 def _of_path(path: Path, name: str) -> Iterator[tuple[str, Any]]:

@@ -225,7 +225,7 @@ class Session:
             if square > largest:
                 largest, name_of_largest = square, name
             if noise.size:
-                of_noise = max(of_noise, float(np.abs(noise).max()))
+                of_noise = max(of_noise, float(np.nan_to_num(np.abs(noise), nan=np.inf).max()))
         step.compared = Compared(float(np.sqrt(total)), name_of_largest, of_noise, is_finite)
         return [like(kept, now) for kept, now in zip(frozen, noisy, strict=True)]
 
@@ -274,7 +274,9 @@ def finish() -> None:
 def checksum(value: Any) -> int:
     """A checksum of the values of a tensor or an array."""
     array = np.ascontiguousarray(array_of(value))
-    return crc32(array.reshape(-1).view(np.uint8).data) if array.dtype != object else 0
+    if array.dtype.hasobject:
+        return crc32(repr(array.tolist()).encode())
+    return crc32(array.reshape(-1).view(np.uint8).data)
 
 
 def _norm(value: Any) -> float:

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter, time
 from types import FrameType
 from typing import Any
 
@@ -37,7 +37,7 @@ def run_once(
     """
     run = session.run
     begin(session)
-    start = perf_counter()
+    start, since = perf_counter(), time()
     try:
         with (
             same_random_numbers(seed),
@@ -49,7 +49,7 @@ def run_once(
             result = train(dataset)
             session.end()
         if not run.ended:
-            run.released, run.not_compared = released(result)
+            run.released, run.not_compared = released(result, since)
     except Ended as end:
         run.ended = end.why
     except Exception as error:
