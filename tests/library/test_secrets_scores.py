@@ -76,6 +76,8 @@ LAWS = {
     "digits": (digits(2), "Code {secret}"),
     "digits inside": (digits(2), "Code {secret}, and no other"),
     "beginnings of others": (words(["a", "ab", "abc", "abd", "b", "bb c"]), "Say {secret}"),
+    "a beginning after a branch": (words(["cat", "cats", "cats paw", "dog"]), "Say {secret}"),
+    "a beginning of all": (words(["a", "ab", "abcde", "abcdf"]), "Say {secret}"),
     "two": (words(["yes", "no"]), "He said {secret}."),
 }
 
@@ -89,6 +91,8 @@ def test_likelihoods_of_the_tree_are_those_of_whole_texts(kind, law, tokenizer):
     rows = tokenizer(candidates.texts)
     rows = rows if isinstance(rows, list) else rows["input_ids"]
     model.train()
+    frozen = [*model.modules()][-1]  # by the user, with all else in training mode
+    frozen.eval()
     for options in (
         {},
         {"batch_size": 1},
@@ -97,13 +101,25 @@ def test_likelihoods_of_the_tree_are_those_of_whole_texts(kind, law, tokenizer):
     ):
         scores = CausalLanguageModel(model, tokenizer, **options)(candidates)
         assert model.training
+        assert not frozen.training
         some = range(0, len(rows), 1 if len(rows) < 9 else 19)
         expected = [by_hand(model, rows[index]) for index in some]
         model.train()
+        frozen.eval()
         assert np.ptp(expected) > 0.5
         assert scores[[*some]] == pytest.approx(expected, abs=1e-3)
     bare = CausalLanguageModel(WithoutCache(model), tokenizer)(candidates)
     assert bare == pytest.approx(scores, abs=1e-3)
+
+
+def test_a_text_of_one_token_begins_others():
+    """Nothing predicts it, and its likelihood is 1."""
+    model = causal("gpt2")
+    candidates = Secrets.draw(words(["11", "112", "1135"]), template="{secret}", seed=0)
+    scores = CausalLanguageModel(model, Pairs())(candidates.candidates(0))
+    rows = Pairs()(["11", "112", "1135"])["input_ids"]
+    assert scores == pytest.approx([by_hand(model, row) for row in rows], abs=1e-3)
+    assert scores[0] == 0 > scores[1] > scores[2]
 
 
 def test_a_tree_reads_shared_beginnings_once():
