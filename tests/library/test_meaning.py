@@ -267,6 +267,7 @@ def test_the_first_screen_of_a_report_says_what_epsilon_means():
     limit = 100 * FULL.meaning().guesses[10]
     [shown] = re.findall(r"one of 10 equally likely values.* at most ([\d.]+) % by any", sentence)
     assert 0 <= float(shown) - limit <= 0.1
+    assert "such as a random code" in sentence  # a diagnosis follows in part from other features
     assert meaning_in_words(None) == ""
     headline = Headline(
         training="DP-SGD.",

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from dpcanary import InputError, Secrets
 from dpcanary.cli import app
-from dpcanary.secrets import Law, Ranking, bits, digits, read_ranking, words
+from dpcanary.secrets import Candidates, Law, Ranking, bits, digits, read_ranking, words
+from dpcanary.secrets.ranking import rank_of_truth
 
 TEMPLATE = "The code of customer {index} is {secret}."
 
@@ -107,6 +108,17 @@ def test_candidates_of_a_sampler_are_drawn_by_it_before_training():
     assert ranking.ranks.min() > 10
     with pytest.raises(InputError, match="the sampler drew 7"):
         Secrets.draw(lambda generator: 7)
+
+
+def test_copies_of_the_truth_count_by_their_least_score():
+    """A score that breaks ties by place must not gain by the place of the first copy."""
+    secrets = Secrets.draw(lambda generator: "Ann", num_candidates=100, seed=0)
+    ordinal = secrets.rank(lambda candidates: -np.arange(100))
+    assert ordinal.ranks.tolist() == [100]
+    assert ordinal.estimate(delta=1e-6).epsilon_lower == 0
+    some = Candidates(0, ("Ann", "Ann", "Bob", "Eve"), ("",) * 4)
+    assert rank_of_truth([4, 2, 3, 1], some, "Ann") == (3, 1.0)
+    assert rank_of_truth([4, 2, 3, 1], some, "Bob") == (2, 1.0)
 
 
 def test_the_file_is_read_as_it_was_written_and_never_replaced(tmp_path):
