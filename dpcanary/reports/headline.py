@@ -248,8 +248,8 @@ def meaning_in_words(meaning: "Meaning | None") -> str:
     count, chance = min(meaning.guesses.items(), key=lambda pair: abs(pair[0] - 10))
     return (
         f"A secret in a record that is one of {count:,} equally likely values, such as a random"
-        f" code, is guessed with a probability of at most {percent_up(chance)} by any attack, and of"
-        f" {percent(1 / count)} without the model."
+        f" code, is guessed with a probability of at most {percent_up(chance)} by any attack, and"
+        f" of {percent(1 / count)} without the model."
     )
 
 
