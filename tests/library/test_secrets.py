@@ -58,6 +58,7 @@ def test_laws_have_all_their_values_once_and_draw_them_uniformly(law, size, valu
         (("a", ""), 1, "", "not empty"),
         (("a", "ab"), 2, "", "several lengths need a separator"),  # a, ba and ab, a read alike
         (("a", "a b"), 2, " ", "contains the separator"),
+        (("b", "ba", "ab"), 2, "aa", "'aa' begins within symbol 'ba'"),  # baaab: b, ab and ba, b
         (("a", "b"), 0, "", "length is 0"),
     ],
 )
@@ -130,6 +131,8 @@ def test_the_file_is_read_as_it_was_written_and_never_replaced(tmp_path):
     ):
         secrets.write(path)
         assert Secrets.read(path) == Secrets.read(path, digest=secrets.digest) == secrets
+        assert Secrets.read(path, digest=f"sha256:{secrets.digest.upper()}") == secrets
+        assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(InputError, match="exists: secrets that were drawn are not replaced"):
             secrets.write(path)
         with pytest.raises(InputError, match=f"{'0' * 64} was committed to"):
@@ -156,6 +159,10 @@ def test_a_file_with_any_change_is_refused(key, tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match="was changed since the secrets were drawn"):
         Secrets.read(path)
+    content["secrets"], content["sha256"] = secrets._body(), "0"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="it says 0; the secrets are those"):
+        Secrets.read(path, digest=secrets.digest)
     path.write_text("{}")
     with pytest.raises(InputError, match="is no file of secrets"):
         Secrets.read(path)
