@@ -17,6 +17,7 @@ from dpcanary.core.argument_checks import checked_count
 from dpcanary.core.files import read_json, sha256_of_text, write_new_and_private
 from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
+from dpcanary.secrets.predictors import checked_cells
 from dpcanary.secrets.ranking import Candidates, Ranking, Score, rank_of_truth
 from dpcanary.secrets.secret_laws import Law, Purpose
 
@@ -282,7 +283,7 @@ class Secrets:
         if not isinstance(copy, pd.DataFrame):
             if isinstance(column, str):
                 raise InputError(f"the table is an array: give a column's index, not {column!r}")
-            copy[rows, column] = cells
+            copy[rows, column] = checked_cells(cells, copy.dtype)
             return copy
         if len(rows) == len(copy):
             copy[column] = cells
