@@ -60,14 +60,18 @@ class Meaning:
         substitute: limits on what is found out of a record's content.
         group_size: the largest number of records of one person, who is protected in place of a
             record; the limits of attacks are then for all of them together.
-        is_exact: whether the numbers follow from exact curves. Otherwise they follow from the
-            epsilons alone, and are larger.
+        is_exact: whether the numbers follow from exact curves. Otherwise they may be larger than
+            what an attack can achieve.
+        by_epsilons: whether the numbers follow from the epsilons alone. Otherwise, if they are not
+            exact, they follow from bounds on the curves: those of groups of records that are
+            sampled, and of shuffled batches.
     """
 
     add_remove: AttackLimits
     substitute: AttackLimits
     group_size: int
     is_exact: bool
+    by_epsilons: bool = False
 
     @property
     def guesses(self) -> dict[int, float]:
@@ -204,7 +208,13 @@ def meaning_of(
     size = checked_count("group_size", group_size)
     add_remove, substitute = _curves(mechanism, size)
     curves = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
-    return _meaning_by(curves.__getitem__, values, false_positive_rates, group_size=size)
+    return _meaning_by(
+        curves.__getitem__,
+        values,
+        false_positive_rates,
+        group_size=size,
+        is_exact=not isinstance(substitute, _RemovedAndAdded),
+    )
 
 
 def meaning_of_epsilons(
@@ -237,6 +247,7 @@ def meaning_of_epsilons(
         values,
         false_positive_rates,
         is_exact=False,
+        by_epsilons=True,
     )
 
 
@@ -257,7 +268,7 @@ def meaning_of_shuffled(
         noise = guaranteed.collapsed().noise_multiplier
         return GaussianCurve(guaranteed.adjacency.sensitivity / noise)
 
-    return _meaning_by(curve, values, false_positive_rates)
+    return _meaning_by(curve, values, false_positive_rates, is_exact=False)
 
 
 def meaning_of_phases(
@@ -286,6 +297,7 @@ def _meaning_by(
     *,
     group_size: int = 1,
     is_exact: bool = True,
+    by_epsilons: bool = False,
 ) -> Meaning:
     first, second = (
         limits_of_curve(
@@ -296,7 +308,7 @@ def _meaning_by(
         )
         for adjacency in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
     )
-    return Meaning(first, second, group_size=group_size, is_exact=is_exact)
+    return Meaning(first, second, group_size=group_size, is_exact=is_exact, by_epsilons=by_epsilons)
 
 
 @dataclass(frozen=True, eq=False)

@@ -237,7 +237,9 @@ def _print_meaning(meaning: "Meaning") -> None:
         for count, chance in first.guesses.items()
     ]  # fmt: skip
     group = f", for all {meaning.group_size} records of a person" if meaning.group_size > 1 else ""
-    by = "the exact trade-off curves" if meaning.is_exact else "the epsilons and delta alone"
+    by = "bounds on the trade-off curves"
+    if meaning.is_exact or meaning.by_epsilons:
+        by = "the exact trade-off curves" if meaning.is_exact else "the epsilons and delta alone"
     print()
     print_text(f"What this means: the most that any attack achieves{group}, by {by}.")
     print()

@@ -180,6 +180,30 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
+def write_new_and_private(path: Path, text: str) -> bool:
+    """Writes UTF-8 text that its owner alone may read; False if the file exists already."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    # The file is this process's own now: it is replaced by the whole text or removed.
+    os.close(place)
+    try:
+        write_atomically(path, lambda file: _write_private(file, text))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _write_private(file: IO[bytes], text: str) -> None:
+    Path(file.name).chmod(0o600)
+    file.write(text.encode())
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object."""
     with reading(path, what="is not JSON", remedy="delete it and run again"):

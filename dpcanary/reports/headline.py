@@ -247,9 +247,9 @@ def meaning_in_words(meaning: "Meaning | None") -> str:
         return ""
     count, chance = min(meaning.guesses.items(), key=lambda pair: abs(pair[0] - 10))
     return (
-        f"A secret in a record that is one of {count:,} equally likely values, such as a diagnosis,"
-        f" is guessed with a probability of at most {percent_up(chance)} by any attack, and of"
-        f" {percent(1 / count)} without the model."
+        f"A secret in a record that is one of {count:,} equally likely values, such as a random"
+        f" code, is guessed with a probability of at most {percent_up(chance)} by any attack, and"
+        f" of {percent(1 / count)} without the model."
     )
 
 
@@ -328,6 +328,18 @@ def accounting_sentence(methods: Iterable[str]) -> str:
     }
     used = [text for method, text in by.items() if method in {*methods}]
     return f"Upper bounds on epsilon were computed by {' and '.join(used)}." if used else ""
+
+
+def curve_sentence(*, is_valid: bool) -> str:
+    """What the dashed curve of a figure of error rates is."""
+    if is_valid:
+        return (
+            "The dashed curve is that of the lower bound: the training's own lies on it or below."
+        )
+    return (
+        "The dashed curve is that of the number, which is not a valid lower bound: the training's"
+        " own may lie above it."
+    )
 
 
 def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[str]:

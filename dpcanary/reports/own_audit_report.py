@@ -18,6 +18,7 @@ from dpcanary.reports.headline import (
     Methods,
     accounting_sentence,
     bound_sentences,
+    curve_sentence,
     meaning_in_words,
 )
 from dpcanary.reports.report_page import Report, Row, drawn
@@ -26,12 +27,6 @@ from dpcanary.scoring.world_scores import WorldScores
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CAPTION = (
-    "The scores of the models of both worlds, and the errors of an attacker who decides between"
-    " the worlds by a threshold on the score.",
-    "The dashed curve is that of the lower bound: the training's own lies on it or below.",
-    "Measured error rates have no confidence bounds; the lowest rest on single scores.",
-)
 _PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
 
 
@@ -108,7 +103,13 @@ def report_of_own_audit(
 
         return draw_scores_of_worlds(scores, estimate, name=name)
 
-    pictures, left_out = drawn("Scores and error rates", draw, _CAPTION)
+    caption = (
+        "The scores of the models of both worlds, and the errors of an attacker who decides between"
+        " the worlds by a threshold on the score.",
+        curve_sentence(is_valid=estimate.is_valid),
+        "Measured error rates have no confidence bounds; the lowest rest on single scores.",
+    )
+    pictures, left_out = drawn("Scores and error rates", draw, caption)
     return Report(
         title=name,
         headline=headline,

@@ -14,9 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpcanary.core.argument_checks import checked_count
-from dpcanary.core.files import read_json, sha256_of_text, write_text
+from dpcanary.core.files import read_json, sha256_of_text, write_new_and_private
 from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
+from dpcanary.secrets.predictors import checked_cells
 from dpcanary.secrets.ranking import Candidates, Ranking, Score, rank_of_truth
 from dpcanary.secrets.secret_laws import Law, Purpose
 
@@ -168,13 +169,16 @@ class Secrets:
         return sha256_of_text(_canonical(self._body()))
 
     def write(self, path: Path | str) -> None:
-        """Writes a file, which must not exist yet. Keep it apart from the training data."""
-        if Path(path).exists():
+        """Writes a file, which must not exist yet. Keep it apart from the training data.
+
+        No other user may read it.
+        """
+        content = {"secrets": self._body(), "sha256": self.digest}
+        text = f"{json.dumps(content, indent=1, ensure_ascii=False)}\n"
+        if not write_new_and_private(Path(path), text):
             raise InputError(
                 f"{path} exists: secrets that were drawn are not replaced; choose another file"
             )
-        content = {"secrets": self._body(), "sha256": self.digest}
-        write_text(Path(path), f"{json.dumps(content, indent=1, ensure_ascii=False)}\n")
 
     @classmethod
     def read(cls, path: Path | str, *, digest: str | None = None) -> "Secrets":
@@ -191,11 +195,18 @@ class Secrets:
         body = content.get("secrets")
         if not isinstance(body, dict) or body.get("format") != _FORMAT:
             raise InputError(f"{path} is no file of secrets, or is of another version of dpcanary")
-        actual = sha256_of_text(_canonical(body))
-        if content.get("sha256") != actual or digest not in (None, actual):
+        actual, written = sha256_of_text(_canonical(body)), content.get("sha256")
+        # As `Ranking.write` and other programs write it.
+        committed = written if digest is None else digest.strip().lower().removeprefix("sha256:")
+        if committed != actual:
             raise InputError(
                 f"{path} was changed since the secrets were drawn: its hash is {actual}, and"
-                f" {digest or content.get('sha256')} was committed to; its bounds show nothing"
+                f" {committed} was committed to; its bounds show nothing"
+            )
+        if written != actual:
+            raise InputError(
+                f"{path} was changed since the secrets were drawn: its hash is {actual}, and it"
+                f" says {written}; the secrets are those that were committed to"
             )
         law = None if body["law"] is None else Law.of_json(body["law"])
         alternatives = tuple(tuple(row) for row in body["alternatives"])
@@ -272,7 +283,7 @@ class Secrets:
         if not isinstance(copy, pd.DataFrame):
             if isinstance(column, str):
                 raise InputError(f"the table is an array: give a column's index, not {column!r}")
-            copy[rows, column] = cells
+            copy[rows, column] = checked_cells(cells, copy.dtype)
             return copy
         if len(rows) == len(copy):
             copy[column] = cells

@@ -118,11 +118,11 @@ class MaskedLanguageModel:
 def _scores_of_tree(model: Any, texts: Sequence[Tokens], batch_size: int) -> list[float]:
     """The log-likelihood of each text after its first token; the texts are sorted, and differ."""
     scores = [0.0] * len(texts)
-    end = _last_read(texts, 0, len(texts))
-    if end == 0:  # one text of one token
+    low = int(len(texts[0]) == 1)  # nothing predicts the only token
+    if low == len(texts):
         return scores
     pending: list[tuple[int, int, list[_Branch], Any]] = [
-        (0, end, [_Branch(0, len(texts), 0, 0.0)], None)
+        (0, _last_read(texts, low, len(texts)), [_Branch(low, len(texts), 0, 0.0)], None)
     ]
     while pending:
         # The last comes first, so that the states of few batches are kept at once.
@@ -132,10 +132,10 @@ def _scores_of_tree(model: Any, texts: Sequence[Tokens], batch_size: int) -> lis
             return _scores_of_texts(model, texts, batch_size)
         groups: dict[int, list[_Branch]] = {}
         for branch in _branches_after(texts, begin, end, branches, logs):
-            length = len(texts[branch.low])
-            if length == end + 1:
+            if len(texts[branch.low]) == end + 1:  # the others, if any, begin with it
                 scores[branch.low] = branch.score
-            if branch.high - branch.low > 1 or length > end + 1:
+                branch = branch._replace(low=branch.low + 1)
+            if branch.low < branch.high:
                 groups.setdefault(_last_read(texts, branch.low, branch.high), []).append(branch)
         for next_end, group in groups.items():
             size = max(1, batch_size // (next_end - end))
@@ -182,10 +182,8 @@ def _branches_after(
 
 
 def _last_read(texts: Sequence[Tokens], low: int, high: int) -> int:
-    """How many tokens of these texts are read at once: the shared ones, of one text all but one."""
-    if high - low == 1:
-        return len(texts[low]) - 1  # nothing follows the last token
-    return _shared(texts[low], texts[high - 1])
+    """How many tokens of these texts are read at once: the shared ones, but the last of no text."""
+    return min(_shared(texts[low], texts[high - 1]), len(texts[low]) - 1)
 
 
 def _scores_of_texts(model: Any, texts: Sequence[Tokens], batch_size: int) -> list[float]:
@@ -227,11 +225,12 @@ def _device(model: Any) -> torch.device:
 def _in_evaluation(
     model: Any, score: Callable[[Any, Sequence[Tokens]], Scores], texts: Sequence[Tokens]
 ) -> Scores:
-    """A score of texts without dropout and gradients; the model's mode is restored."""
-    was_training = model.training
+    """A score of texts without dropout and gradients; the modes of all modules are restored."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             return score(model, texts)
     finally:
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training

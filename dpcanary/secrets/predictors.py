@@ -1,6 +1,8 @@
 """Scores of classifiers and regressions, for tables with a secret in one column."""
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from dpcanary.secrets.ranking import Candidates
 
 Scores = NDArray[np.float64]
 _LEAST = 1e-300  # a probability of 0 has a logarithm, the same for all
+_ROUNDING = 1e-3  # relative; half precision rounds by less
 
 
 class SecretFeature:
@@ -52,10 +55,17 @@ class SecretFeature:
             table[self.column] = cells
         else:
             table = np.repeat(row, len(cells), axis=0)
-            table[:, self.column] = cells
+            table[:, self.column] = checked_cells(cells, table.dtype)
         predicted = np.asarray(self.predict(table), np.float64)
         label = self.labels[candidates.index]
+        if predicted.ndim == 2 and predicted.shape[1] == 1:  # numbers, as a column
+            predicted = predicted[:, 0]
         if predicted.ndim == 2:
+            if label not in range(predicted.shape[1]):
+                raise InputError(
+                    f"the label of secret {candidates.index} is {label!s}, and predictions have"
+                    f" {predicted.shape[1]} columns: labels are the indices of classes, from 0"
+                )
             return np.asarray(np.log(np.maximum(predicted[:, int(label)], _LEAST)), np.float64)
         return np.asarray(-np.square(predicted - label), np.float64)
 
@@ -80,12 +90,47 @@ class SecretLabel:
 
     def __call__(self, candidates: Candidates) -> Scores:
         """One number for each candidate; a class that the model does not have is least likely."""
+        if self.column_of.keys().isdisjoint(candidates.values):
+            raise InputError(
+                f"no candidate of secret {candidates.index} is a class: classes are"
+                f" {', '.join([*self.column_of][:3])}, candidates"
+                f" {', '.join(candidates.values[:3])}; give classes as the secrets are written"
+            )
         row = np.asarray(self.predict(_row(self.records, candidates.index)), np.float64)[0]
         chances = [
             row[self.column_of[value]] if value in self.column_of else 0.0
             for value in candidates.values
         ]
         return np.log(np.maximum(chances, _LEAST))
+
+
+def checked_cells(cells: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Cells as an array of this type.
+
+    Raises:
+        InputError: if a text is cut or a whole number is rounded: the array holds other secrets.
+    """
+    array = np.asarray(cells).astype(dtype)
+    for cell, held in zip(cells, array.tolist(), strict=True):
+        if not _is_held(cell, held):
+            raise InputError(
+                f"the array is of type {dtype}, in which {cell!r} becomes {held!r}: give one that"
+                " holds secrets as they are, such as one of type object"
+            )
+    return array
+
+
+def _is_held(cell: Any, held: Any) -> bool:
+    """Whether an array holds a cell; numbers that are not whole may be rounded."""
+    if isinstance(cell, str) and isinstance(held, str):
+        return cell == held
+    try:
+        number, other = Decimal(str(cell)), Decimal(held)
+    except (ArithmeticError, TypeError, ValueError):
+        return True  # no numbers
+    if not number.is_finite() or number == other:
+        return True
+    return number % 1 != 0 and isclose(number, other, rel_tol=_ROUNDING)
 
 
 def _row(records: Any, index: int) -> Any:

@@ -103,6 +103,9 @@ def read_ranking(path: Path | str) -> Ranking:
 def rank_of_truth(scores: ArrayLike, candidates: Candidates, truth: str) -> tuple[int, float]:
     """The rank of the true value, and the difference between the two highest scores.
 
+    Candidates of a sampler may be equal. Which of the copies is the true one is not known, so that
+    the rank is that of the copy with the least score.
+
     Raises:
         InputError: if there is not one score for each candidate, or a score is NaN.
     """
@@ -114,7 +117,8 @@ def rank_of_truth(scores: ArrayLike, candidates: Candidates, truth: str) -> tupl
         )
     if np.isnan(values).any():
         raise InputError(f"a score of secret {candidates.index} is NaN")
-    position = candidates.values.index(truth)
+    copies = [place for place, value in enumerate(candidates.values) if value == truth]
+    position = min(copies, key=values.__getitem__)
     rank = int(ranks_of_truth(scores=values[None], truth=np.array([position]))[0])
     second, first = np.partition(values, -2)[-2:].tolist()
     return rank, 0.0 if first == second else float(first - second)

@@ -44,6 +44,17 @@ class Law:
             raise InputError("symbols of several lengths need a separator")
         if self.length > 1 and self.separator and self.separator in "\0".join(self.symbols):
             raise InputError(f"a symbol contains the separator {self.separator!r}")
+        # With "aa" between them, "ba" and "b" read as "b" and "ab" do.
+        unclear = [one for one in self.symbols if self._first_separator(one) != len(one)]
+        if self.length > 1 and self.separator and unclear:
+            raise InputError(
+                f"the separator {self.separator!r} begins within symbol {unclear[0]!r}: choose one"
+                " with no character that symbols have"
+            )
+
+    def _first_separator(self, symbol: str) -> int:
+        """Where a separator begins first in a symbol and the separator after it."""
+        return f"{symbol}{self.separator}".find(self.separator)
 
     @property
     def size(self) -> int:

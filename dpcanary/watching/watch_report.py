@@ -11,6 +11,7 @@ from dpcanary.reports.headline import (
     Methods,
     accounting_sentence,
     bound_sentences,
+    curve_sentence,
     meaning_in_words,
 )
 from dpcanary.reports.own_audit_report import software_used
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 
     from dpcanary.watching.watched_training import WatchedTraining
 
-_CAPTION = (
-    "The scores of the canaries of both worlds, for an attacker who sees all updates and knows the"
-    " other records, and the errors of deciding by a threshold on the score.",
-    "The dashed curve is that of the lower bound: the training's own lies on it or below.",
-)
 _SCOPE = (
     "The canaries enter after clipping. They test the noise, the sampling that was told, and the"
     " accounting of this training as it ran. They say nothing about gradients of single records or"
@@ -45,8 +41,11 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
     if watched.adjacency is not Adjacency.SUBSTITUTE:
         substitute = nan
     upper = add_remove if isnan(substitute) else substitute
-    methods = _methods(watched, accounted.method.value if accounted else "")
     is_valid = estimate.is_valid and watched.alarm is None
+    assumption = watched.assumption if watched.alarm is None else watched.alarm_line()
+    methods = _methods(
+        watched, accounted.method.value if accounted else "", "" if is_valid else assumption
+    )
     headline = Headline(
         training=(
             f"The user's own training of {watched.num_parameters:,} parameters in"
@@ -57,7 +56,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         delta=watched.delta,
         significance=watched.significance,
         shown=estimate.epsilon_lower,
-        assumption=watched.assumption if is_valid else watched.alarm_line(),
+        assumption=assumption,
         substitute=substitute,
         add_remove=add_remove,
         above=int(estimate.epsilon_lower > upper),
@@ -75,7 +74,12 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         scores = watched.scores["all_updates_known"]
         return draw_scores_of_worlds(scores, estimate, name="watched training")
 
-    pictures, left_out = drawn("Scores and error rates", draw, _CAPTION)
+    caption = (
+        "The scores of the canaries of both worlds, for an attacker who sees all updates and knows"
+        " the other records, and the errors of deciding by a threshold on the score.",
+        curve_sentence(is_valid=is_valid),
+    )
+    pictures, left_out = drawn("Scores and error rates", draw, caption)
     return Report(
         title=name,
         headline=headline,
@@ -129,7 +133,12 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
     ]
 
 
-def _methods(watched: "WatchedTraining", method: str) -> Methods:
+def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Methods:
+    level = f"at delta {watched.delta:g} with significance {watched.significance:g}"
+    holds = f"The bound holds {level}."
+    if why_not_valid:
+        why = f"{why_not_valid[:1].upper()}{why_not_valid[1:]}"
+        holds = f"The number is computed {level}, and is not a valid lower bound. {why}."
     methods = Methods()
     methods.add(
         "We watched one training with dpcanary: canary gradients were added to the sum of clipped"
@@ -140,7 +149,7 @@ def _methods(watched: "WatchedTraining", method: str) -> Methods:
     )
     estimate = watched.estimate
     methods.add(
-        f"The bound holds at delta {watched.delta:g} with significance {watched.significance:g}.",
+        holds,
         *bound_sentences([str(estimate.threshold_rule)], [estimate.conversion.value]),
         accounting_sentence([method] if method else []),
     )

@@ -466,7 +466,9 @@ def test_account_prints_what_epsilons_mean():
     for text, limits in zip(row, (meaning.add_remove, meaning.substitute), strict=True):
         assert 0 <= float(text) - 100 * limits.guesses[6] <= 0.1
     group = as_json(*asked, "--group-size", "2")["meaning"]
-    assert group["group_size"] == 2
+    assert (group["group_size"], group["is_exact"]) == (2, False)
+    words = " ".join(printed(*asked, "--group-size", "2").split())
+    assert "by bounds on the trade-off curves." in words
     assert group["guesses"]["6"] > content["guesses"]["6"]
     shuffled = [*SHUFFLED, "--batch-size", "5", "--num-records", "20", "--epochs", "2"]
     assert "right guesses of a secret of 2 values" in printed("account", *shuffled, *NOISE)

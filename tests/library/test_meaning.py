@@ -165,6 +165,7 @@ def test_a_group_of_one_is_a_record_and_larger_groups_are_easier():
     for size in (2, 4):
         group = meaning_of(sampled, group_size=size)
         assert group.group_size == size
+        assert (group.is_exact, group.by_epsilons) == (size == 1, False)
         for mine, other in ((group.add_remove, before.add_remove),
                             (group.substitute, before.substitute)):  # fmt: skip
             assert mine.advantage > other.advantage
@@ -179,6 +180,7 @@ def test_a_group_of_one_is_a_record_and_larger_groups_are_easier():
 
 def test_a_group_without_sampling_has_a_closed_form():
     group = meaning_of(FULL, group_size=3, values=[10])
+    assert group.is_exact
     assert group.add_remove.advantage == pytest.approx(2 * ndtr(1.5) - 1, rel=1e-9)
     assert group.substitute.advantage == pytest.approx(2 * ndtr(3.0) - 1, rel=1e-9)
     assert group.guesses[10] == pytest.approx(ndtr(3 + ndtri(0.1)), rel=1e-9)
@@ -191,6 +193,7 @@ def test_limits_by_epsilons_alone_are_larger():
         add_remove=epsilons.add_remove, substitute=epsilons.substitute, delta=1e-5
     )
     assert (exact.is_exact, rough.is_exact) == (True, False)
+    assert (exact.by_epsilons, rough.by_epsilons) == (False, True)
     for mine, other in ((exact.add_remove, rough.add_remove), (exact.substitute, rough.substitute)):
         assert mine.advantage < other.advantage
         assert all(mine.guesses[k] < other.guesses[k] for k in mine.guesses)
@@ -214,6 +217,7 @@ def test_shuffled_batches_mean_their_guarantee():
         "substitute", batches_per_pass=10, num_steps=40, noise_multiplier=4.0
     )
     meaning = meaning_of_shuffled(shuffled, values=[2])
+    assert not meaning.is_exact  # what is guaranteed is a bound
     # Four passes, each of which moves by 2.
     assert meaning.substitute.guesses[2] == pytest.approx(ndtr(2 * 2 / 4.0 / 2), rel=1e-9)
 
@@ -267,6 +271,7 @@ def test_the_first_screen_of_a_report_says_what_epsilon_means():
     limit = 100 * FULL.meaning().guesses[10]
     [shown] = re.findall(r"one of 10 equally likely values.* at most ([\d.]+) % by any", sentence)
     assert 0 <= float(shown) - limit <= 0.1
+    assert "such as a random code" in sentence  # a diagnosis follows in part from other features
     assert meaning_in_words(None) == ""
     headline = Headline(
         training="DP-SGD.",

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.loops import by_hand, moved
+from dpcanary.checking.mechanism.clipping_tests import DEPENDS_ON_MORE
 from dpcanary.checking.mechanism.measurements import (
     FRAMEWORKS,
     Plan,
@@ -15,8 +16,12 @@ from dpcanary.checking.mechanism.measurements import (
     records_of,
     with_sums,
 )
+from dpcanary.checking.mechanism.mechanism_check import _by_sums
 from dpcanary.checking.mechanism.noisy_sums import SumsMode, steps_of
-from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone
+from dpcanary.checking.mechanism.postprocessing_replay import (
+    depends_on_sums_alone,
+    repeats_itself,
+)
 
 SHAPES = [torch.Size([2, 3]), torch.Size([3, 2]), torch.Size([3]), torch.Size([2, 3])]
 SCALE = 0.7
@@ -133,6 +138,10 @@ def random_factor(module, step):
     return float(torch.rand((), generator=step.source))
 
 
+def unseeded_factor(module, step):
+    return float(np.random.default_rng().random())
+
+
 def parameters_themselves(module, step):
     return 1 / (1 + float(sum(value.detach().square().sum() for value in module.parameters())))
 
@@ -157,6 +166,21 @@ def test_what_follows_the_noise_may_depend_on_noisy_sums_alone(factor, alone, wi
 
     assert depends_on_sums_alone(train, plan) == alone
     assert depends_on_sums_alone(train, plan, same_seed=True) == with_same_seed
+
+
+@pytest.mark.parametrize(("factor", "fails"), [(clean_loss, True), (unseeded_factor, False)])
+def test_what_depends_on_records_fails_and_not_what_no_seed_repeats(factor, fails):
+    """Random steps after the noise may have a generator of their own, without a seed."""
+    settings = Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0)
+    plan = Plan(settings, num_records=60, num_trainings=10, seed=3)
+
+    def train(module, dataset, settings):
+        by_hand(module, dataset, settings, move=scaled_by(factor))
+
+    assert not depends_on_sums_alone(train, plan, same_seed=True)
+    assert repeats_itself(train, plan) == fails
+    failing = [one.measured for one in _by_sums(train, plan, [], 1e-6) if not one.holds]
+    assert failing == ([DEPENDS_ON_MORE] if fails else [])
 
 
 def test_gradients_at_parameters_that_do_not_follow_from_noisy_sums_show():

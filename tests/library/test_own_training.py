@@ -340,6 +340,8 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(before, now, tmp_path):
     assert "This audit shows nothing" in text
     assert "shown" not in str(other)
     assert "Shown by attack" not in text
+    assert "The dashed curve is that of the number, which is not a valid lower bound" in text
+    assert "The dashed curve is that of the lower bound" not in text
 
 
 def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):

@@ -257,6 +257,8 @@ def test_the_law_of_sums_is_exact():
         observed = weights[ranks - 1]
         share = np.mean(np.array(sums) >= observed.sum())
         assert tail_of_sum(observed, thresholds / k) == pytest.approx(share, abs=1e-9)
+    # The error of the transform grows with the number of secrets, and is covered.
+    assert tail_of_sum(np.ones(50_000, np.int64), np.array([1.0, 0.1])) >= 5e-11
 
 
 def test_p_values_of_claims_meet_the_bounds():
@@ -370,3 +372,7 @@ def test_mechanisms_that_do_not_fit_are_named():
         estimate_epsilon_from_ranks(ranks=[1], num_candidates=10**8, **options)
     with pytest.raises(InputError, match="give the claim"):
         assess_claim_from_ranks(ranks=[1], num_candidates=10)
+    with pytest.raises(InputError, match="2 list sizes; a claim is tested with one"):
+        assess_claim_from_ranks(
+            ranks=[1, 2], num_candidates=10, epsilon=1.0, delta=DELTA, list_size=[1, 2]
+        )

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from dpcanary import InputError, Secrets
 from dpcanary.cli import app
-from dpcanary.secrets import Law, Ranking, bits, digits, read_ranking, words
+from dpcanary.secrets import Candidates, Law, Ranking, bits, digits, read_ranking, words
+from dpcanary.secrets.ranking import rank_of_truth
 
 TEMPLATE = "The code of customer {index} is {secret}."
 
@@ -57,6 +58,7 @@ def test_laws_have_all_their_values_once_and_draw_them_uniformly(law, size, valu
         (("a", ""), 1, "", "not empty"),
         (("a", "ab"), 2, "", "several lengths need a separator"),  # a, ba and ab, a read alike
         (("a", "a b"), 2, " ", "contains the separator"),
+        (("b", "ba", "ab"), 2, "aa", "'aa' begins within symbol 'ba'"),  # baaab: b, ab and ba, b
         (("a", "b"), 0, "", "length is 0"),
     ],
 )
@@ -109,6 +111,17 @@ def test_candidates_of_a_sampler_are_drawn_by_it_before_training():
         Secrets.draw(lambda generator: 7)
 
 
+def test_copies_of_the_truth_count_by_their_least_score():
+    """A score that breaks ties by place must not gain by the place of the first copy."""
+    secrets = Secrets.draw(lambda generator: "Ann", num_candidates=100, seed=0)
+    ordinal = secrets.rank(lambda candidates: -np.arange(100))
+    assert ordinal.ranks.tolist() == [100]
+    assert ordinal.estimate(delta=1e-6).epsilon_lower == 0
+    some = Candidates(0, ("Ann", "Ann", "Bob", "Eve"), ("",) * 4)
+    assert rank_of_truth([4, 2, 3, 1], some, "Ann") == (3, 1.0)
+    assert rank_of_truth([4, 2, 3, 1], some, "Bob") == (2, 1.0)
+
+
 def test_the_file_is_read_as_it_was_written_and_never_replaced(tmp_path):
     path = tmp_path / "apart/secrets.json"
     for secrets in (
@@ -118,6 +131,8 @@ def test_the_file_is_read_as_it_was_written_and_never_replaced(tmp_path):
     ):
         secrets.write(path)
         assert Secrets.read(path) == Secrets.read(path, digest=secrets.digest) == secrets
+        assert Secrets.read(path, digest=f"sha256:{secrets.digest.upper()}") == secrets
+        assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(InputError, match="exists: secrets that were drawn are not replaced"):
             secrets.write(path)
         with pytest.raises(InputError, match=f"{'0' * 64} was committed to"):
@@ -144,6 +159,10 @@ def test_a_file_with_any_change_is_refused(key, tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match="was changed since the secrets were drawn"):
         Secrets.read(path)
+    content["secrets"], content["sha256"] = secrets._body(), "0"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="it says 0; the secrets are those"):
+        Secrets.read(path, digest=secrets.digest)
     path.write_text("{}")
     with pytest.raises(InputError, match="is no file of secrets"):
         Secrets.read(path)

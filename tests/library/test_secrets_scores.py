@@ -76,6 +76,8 @@ LAWS = {
     "digits": (digits(2), "Code {secret}"),
     "digits inside": (digits(2), "Code {secret}, and no other"),
     "beginnings of others": (words(["a", "ab", "abc", "abd", "b", "bb c"]), "Say {secret}"),
+    "a beginning after a branch": (words(["cat", "cats", "cats paw", "dog"]), "Say {secret}"),
+    "a beginning of all": (words(["a", "ab", "abcde", "abcdf"]), "Say {secret}"),
     "two": (words(["yes", "no"]), "He said {secret}."),
 }
 
@@ -89,6 +91,8 @@ def test_likelihoods_of_the_tree_are_those_of_whole_texts(kind, law, tokenizer):
     rows = tokenizer(candidates.texts)
     rows = rows if isinstance(rows, list) else rows["input_ids"]
     model.train()
+    frozen = [*model.modules()][-1]  # by the user, with all else in training mode
+    frozen.eval()
     for options in (
         {},
         {"batch_size": 1},
@@ -97,13 +101,25 @@ def test_likelihoods_of_the_tree_are_those_of_whole_texts(kind, law, tokenizer):
     ):
         scores = CausalLanguageModel(model, tokenizer, **options)(candidates)
         assert model.training
+        assert not frozen.training
         some = range(0, len(rows), 1 if len(rows) < 9 else 19)
         expected = [by_hand(model, rows[index]) for index in some]
         model.train()
+        frozen.eval()
         assert np.ptp(expected) > 0.5
         assert scores[[*some]] == pytest.approx(expected, abs=1e-3)
     bare = CausalLanguageModel(WithoutCache(model), tokenizer)(candidates)
     assert bare == pytest.approx(scores, abs=1e-3)
+
+
+def test_a_text_of_one_token_begins_others():
+    """Nothing predicts it, and its likelihood is 1."""
+    model = causal("gpt2")
+    candidates = Secrets.draw(words(["11", "112", "1135"]), template="{secret}", seed=0)
+    scores = CausalLanguageModel(model, Pairs())(candidates.candidates(0))
+    rows = Pairs()(["11", "112", "1135"])["input_ids"]
+    assert scores == pytest.approx([by_hand(model, row) for row in rows], abs=1e-3)
+    assert scores[0] == 0 > scores[1] > scores[2]
 
 
 def test_a_tree_reads_shared_beginnings_once():
@@ -210,8 +226,36 @@ def test_features_are_scored_by_what_a_model_predicts_with_them(as_frame):
         as_type=float,
     )  # fmt: skip
     assert secrets.rank(numbers).ranks.tolist() == [1, 1, 100]
+    # A column of numbers is one of numbers.
+    as_column = SecretFeature(
+        lambda features: 5 * chances(features)[:, 1:], records, [5.0, 4.0, 0.0], column,
+        as_type=float,
+    )  # fmt: skip
+    assert secrets.rank(as_column).ranks.tolist() == [1, 1, 100]
     with pytest.raises(InputError, match="3 records and"):
         SecretFeature(chances, records, [1, 1], column)
+    for label in (0.4, 2, -1):
+        wrong = SecretFeature(chances, records, [label] * 3, column, as_type=float)
+        with pytest.raises(InputError, match=f"the label of secret 0 is {label}.*2 columns"):
+            secrets.rank(wrong)
+
+
+def test_arrays_that_cut_or_round_secrets_are_refused():
+    arms = Secrets.of_values(["treated", "control"], words(["treated", "control"]), seed=0)
+    short, numbers = np.full((2, 2), "abc"), np.zeros((2, 2), np.float32)
+    with pytest.raises(InputError, match="'treated' becomes 'tre'"):
+        arms.insert_into_table(short, 1)
+    with pytest.raises(InputError, match="'control' becomes 'con'"):
+        arms.rank(SecretFeature(lambda table: np.zeros(2), short, [0.0, 0.0], 1))
+    assert arms.insert_into_table(short.astype(object), 1)[1, 1] == "control"
+    codes = Secrets.of_values(["16777217", "12345678"], digits(8), seed=0)
+    with pytest.raises(InputError, match=r"'16777217' becomes 16777216\.0"):
+        codes.insert_into_table(numbers, 1)
+    assert codes.insert_into_table(numbers.astype(float), 1)[0, 1] == 16777217
+    shares = Secrets.of_values(["0.1", "0.2"], words(["0.1", "0.2"]), seed=0)
+    assert shares.insert_into_table(numbers, 1)[1, 1] == pytest.approx(0.2)
+    with pytest.raises(InputError, match=r"0.1 becomes 0:"):
+        shares.insert_into_table(numbers.astype(int), 1, as_type=float)
 
 
 def test_labels_are_scored_by_their_probability():
@@ -221,6 +265,8 @@ def test_labels_are_scored_by_their_probability():
     score = SecretLabel(lambda rows: chances[rows[:, 0].astype(int)], table, [0, 1, 2])
     # 0 and 1 tie in the second record; 3 is a class that the model has never seen.
     assert secrets.rank(score).ranks.tolist() == [1, 3, 4]
+    with pytest.raises(InputError, match=r"no candidate of secret 0 is a class: classes are 0.0"):
+        secrets.rank(SecretLabel(lambda rows: chances, table, [0.0, 1.0, 2.0]))
     short = Secrets.of_values([1, 0, 2, 2], words(["0", "1", "2"]), seed=0)
     with pytest.raises(InputError, match="there are 3 records, and a secret 3"):
         short.rank(score)

@@ -810,6 +810,11 @@ def test_the_alarm_is_raised_once_and_can_stop_the_training():
     assert "the training is not what was accounted" in str(warning.message)
 
 
+def _texts(report) -> str:
+    """Methods and captions."""
+    return " ".join([*report.methods, *(" ".join(one.caption) for one in report.pictures)])
+
+
 def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     found = trained().result(delta=1e-5, conversion="gdp")
     assert found._repr_html_() == f"{found.bounds.to_html(index=False)}<pre>{found}</pre>"
@@ -820,8 +825,12 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     alarmed = trained(scaled(0.5)).result(delta=1e-5, conversion="gdp")
     assert "ALARM" in alarmed.report(tmp_path / "alarm.html").read_text(encoding="utf-8")
     # What a training that is not the accounted one shows is no bound for the accounted one.
-    headlines = [report_of_watched_training(one, name="x").headline for one in (found, alarmed)]
+    reports = [report_of_watched_training(one, name="x") for one in (found, alarmed)]
+    headlines = [report.headline for report in reports]
     assert [one.is_valid for one in headlines] == [True, False]
+    for sentence in ("The bound holds at delta", "The dashed curve is that of the lower bound"):
+        assert [sentence in _texts(report) for report in reports] == [True, False]
+    assert "and is not a valid lower bound. ALARM" in _texts(reports[1])
     assert headlines[1].assumption == alarmed.alarm_line()
 
 

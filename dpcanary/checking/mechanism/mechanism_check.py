@@ -26,7 +26,10 @@ from dpcanary.checking.mechanism.measurements import (
     measure,
     slow_enough,
 )
-from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone
+from dpcanary.checking.mechanism.postprocessing_replay import (
+    depends_on_sums_alone,
+    repeats_itself,
+)
 from dpcanary.checking.mechanism.probe import MOST_MOVED, NORMS, NUM_SILENT
 from dpcanary.checking.mechanism.property_tests import TestedFinding, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import SAMPLING_RATE
@@ -279,6 +282,8 @@ def _by_sums(
         fewer_fail = num_failing_sums < num_failing or not num_failing
         return of_sums if shows_draws and fewer_fail else findings
     if num_failing_sums or depends_on_sums_alone(train, plan, same_seed=True):
+        return findings
+    if not repeats_itself(train, plan):
         return findings
     return [
         replace(finding, measured=DEPENDS_ON_MORE, note="", holds=False, judged=True, p_value=0.0)

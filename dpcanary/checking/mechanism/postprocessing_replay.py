@@ -23,7 +23,18 @@ from dpcanary.core.randomness import generator
 _NUM_PAIRS = 3
 
 
-def depends_on_sums_alone(train: Train, plan: Plan, *, same_seed: bool = False) -> bool:
+def repeats_itself(train: Train, plan: Plan) -> bool:
+    """Whether trainings on the same records, with the same seed and sums, are the same.
+
+    If they are not, as with generators that the loop does not seed, other parameters of trainings
+    on other records say nothing about these.
+    """
+    return depends_on_sums_alone(train, plan, same_seed=True, same_records=True)
+
+
+def depends_on_sums_alone(
+    train: Train, plan: Plan, *, same_seed: bool = False, same_records: bool = False
+) -> bool:
     """Whether trainings on other records that get the same noisy sums have the same parameters.
 
     They get the noisy sums of a first training in place of their own. Each gradient must be taken
@@ -35,6 +46,8 @@ def depends_on_sums_alone(train: Train, plan: Plan, *, same_seed: bool = False) 
         plan: settings and numbers of records.
         same_seed: whether batches and noise are those of the first training too. If they are not,
             what depends on the size of a batch differs, and so do random steps after the noise.
+        same_records: whether the records are those of the first training too; see
+            `repeats_itself`.
     """
     draws = generator(seed=plan.seed, purpose=Purpose.REPLAYS, index=0)
     kinds = [(plan.settings, plan.num_records)]
@@ -51,14 +64,15 @@ def depends_on_sums_alone(train: Train, plan: Plan, *, same_seed: bool = False) 
                     first = trained(run, replace(settings, seed=seed))
                 moves |= len(first.states) > 1
                 settings = replace(settings, seed=seed if same_seed else other)
-                if not _is_same(train, records, settings, first):
+                others = records if same_records else _others(records)
+                if not _is_same(train, others, settings, first):
                     return False
     return moves
 
 
 def _is_same(train: Train, records: ProbeRecords, settings: Settings, first: Trace) -> bool:
-    """Whether a training on other records ends as the first one, whose noisy sums it gets."""
-    with with_sums(train, _others(records), first.sums) as run:
+    """Whether a training on these records ends as the first one, whose noisy sums it gets."""
+    with with_sums(train, records, first.sums) as run:
         second = trained(run, settings)
     if len(first.sums) != len(second.sums) or not (first.noisy_steps and second.noisy_steps):
         return False

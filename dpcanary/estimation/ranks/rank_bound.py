@@ -226,9 +226,12 @@ def assess_claim_from_ranks(
         claimed = mechanism if isinstance(mechanism, Mechanism) else None
         _check_mechanism(claimed, adjacency, num_candidates)
         curve = curve_of_claim(mechanism)
-    [secrets] = _rounds(
-        found, num_candidates, adjacency, entry, list_size, num_guesses, confidences
-    )
+    rounds = _rounds(found, num_candidates, adjacency, entry, list_size, num_guesses, confidences)
+    if len(rounds) > 1:
+        raise InputError(
+            f"there are {len(rounds)} list sizes; a claim is tested with one, chosen beforehand"
+        )
+    [secrets] = rounds
     return ClaimTest(entry.p_value(secrets, curve), None, _words(entry))
 
 

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 # Of `bits`: parts of a bit that count, at most, and the length of the sums' law.
 _PARTS, _MOST_SUMS = 4, 2**21
-_ROUND_OFF = 1e-12
+_ROUND_OFF, _ROUND_OFF_OF_EACH = 1e-12, 1e-15
 # Of `mahloujifar`: significances between which its p-value is searched, and the ratio of the ends.
 _LEAST_P, _P_RATIO = 1e-12, 1.001
 
@@ -156,9 +156,10 @@ def tail_of_sum(weights: NDArray[np.int64], chances: Floats) -> float:
         return 1.0
     masses = np.maximum(-np.diff(chances, append=0.0), 0.0)
     length = 1 << int(count * (len(masses) - 1) + 1).bit_length()
-    # The transform of a power has an absolute error of some 1e-15; it is added.
+    # The error of a transform's power grows with the power; it is added.
     sums = np.fft.irfft(np.fft.rfft(masses, length) ** count, length)
-    return float(min(max(sums[observed:].sum(), 0.0) + _ROUND_OFF, 1.0))
+    round_off = _ROUND_OFF + count * _ROUND_OFF_OF_EACH
+    return float(min(max(sums[observed:].sum(), 0.0) + round_off, 1.0))
 
 
 def mahloujifar_refutes(secrets: GuessedSecrets, tabulated: Floats, significance: float) -> bool:
