@@ -104,7 +104,6 @@ NOTES = {
     "normalising clipping (AUTO-S)": "n C / (n + 0.01 C) of a norm n (AUTO-S)",
     "scaled to C": "every gradient is scaled to norm C",
     "L1 clipping": "gradients above C get norms of 0.3",
-    "Opacus, averaged at the end": "parameters are set to averages of those of several steps",
     "sum projected onto a ball": "sums longer than 3 C are projected onto a ball",
     "twice C with its noise": "C is 2 times that of the settings, and the noise with it",
     "C falls with its noise": "C is 0.496 to 1 times that of the settings in different steps",
@@ -114,6 +113,7 @@ NOTES = {
 REPLAYED = {
     *("Nesterov's momentum by hand", "learning rates of tensors", "mean of two noisy gradients"),
     *("pulled to the start", "moving average at the end", "average of all at the end"),
+    "Opacus, averaged at the end",
     *("clipped once more to .5", "of length 1", "largest tenth of values", "Adam by hand"),
     *("long gradients skipped", "used a step later", "weights projected onto a ball"),
     *("noisy gradients rounded", "every third step"),
