@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from dpcanary.checking.findings import Finding
 from dpcanary.core.files import write_text
+from dpcanary.reports.report_page import rendered
 from dpcanary.version import VERSION
 
 
@@ -29,14 +28,9 @@ def write_check_page(
         scope: what was run, in words.
         not_seen: errors that pass all the same.
     """
-    environment = Environment(
-        loader=PackageLoader("dpcanary.checking", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("check.html.j2").render(
+    page = rendered(
+        "dpcanary.checking",
+        "check.html.j2",
         title=title,
         summary=summary,
         findings=findings,

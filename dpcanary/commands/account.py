@@ -1,6 +1,7 @@
 """`dpcanary account`, `calibrate` and `statement`: the epsilons of a training, before it runs."""
 
 import re
+from collections.abc import Mapping
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -386,8 +387,7 @@ def calibrate(
         f" delta {delta:g}."
     )
     print()
-    rows = [(ADJACENCIES[name], rounded_up(value)) for name, value in epsilons.items()]
-    print_table(("adjacency", "epsilon with this noise"), rows)
+    _print_epsilons_with_noise(epsilons)
 
 
 def _calibrate_guess(
@@ -429,7 +429,11 @@ def _calibrate_guess(
         f" {mechanism.sample_rate:.4g}, {mechanism.num_steps:,} steps, delta {delta:g}."
     )
     print()
-    rows = [(ADJACENCIES[name], rounded_up(value)) for name, value in by_name.items()]
+    _print_epsilons_with_noise(by_name)
+
+
+def _print_epsilons_with_noise(epsilons: Mapping[str, float]) -> None:
+    rows = [(ADJACENCIES[name], rounded_up(value)) for name, value in epsilons.items()]
     print_table(("adjacency", "epsilon with this noise"), rows)
 
 

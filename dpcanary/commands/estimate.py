@@ -10,11 +10,11 @@ from dpcanary.commands.training_options import Delta, Json
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import (
     confidence_in_words,
-    lettered,
+    each_alone,
     percent,
     percent_down,
+    print_bounds,
     print_json,
-    print_table,
     print_text,
     rounded_down,
 )
@@ -295,29 +295,21 @@ def _print(
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
     print()
-    letters, meanings = lettered([*map(_assumption, bounds)])
-    print_table(
-        ("rule", "conversion", "epsilon is at least", "proof", "if these hold"),
-        [
-            (
-                one.threshold_rule,
-                one.conversion.value,
-                rounded_down(one.epsilon_lower),
-                state_of_proof(one.proof),
-                own,
-            )
-            for one, own in zip(bounds, letters, strict=True)
-        ],
-    )
-    print()
-    for meaning in meanings:
-        print_text(meaning)
-    print()
-    alone = " Each bound holds alone: choose one before you see them." if len(bounds) > 1 else ""
+    rows = [
+        (
+            bound.threshold_rule,
+            bound.conversion.value,
+            rounded_down(bound.epsilon_lower),
+            state_of_proof(bound.proof),
+        )
+        for bound in bounds
+    ]
+    header = ("rule", "conversion", "epsilon is at least", "proof")
+    print_bounds(header, rows, [*map(_assumption, bounds)])
     print_text(
         f"At delta {first.delta:g}. A valid bound exceeds the true epsilon with a probability of at"
-        f" most {first.significance:g}.{alone} Without an assumption on the mechanism"
-        " (rule simultaneous, conversion direct), a perfect attack would show"
+        f" most {first.significance:g}.{each_alone(len(bounds))} Without an assumption on the"
+        " mechanism (rule simultaneous, conversion direct), a perfect attack would show"
         f" {rounded_down(ceiling)} from so many scores."
     )
     if shown.advantage > 0:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
     confidence_in_words,
-    lettered,
+    each_alone,
+    print_bounds,
     print_json,
     print_table,
     print_text,
@@ -170,7 +171,6 @@ def _print_bounds(
         f" {first.exposure:.2f} bits."
     )
     print()
-    letters, meanings = lettered([bound.assumption for bound in bounds])
     header = ("rule", "conversion", "right guesses", "epsilon is at least", "proof")
     rows = [
         (
@@ -179,19 +179,14 @@ def _print_bounds(
             _guesses(bound),
             down(bound.epsilon_lower),
             state_of_proof(bound.proof),
-            own,
         )
-        for bound, own in zip(bounds, letters, strict=True)
+        for bound in bounds
     ]
-    print_table((*header, "if these hold"), rows)
-    print()
-    for meaning in meanings:
-        print_text(meaning)
-    print()
-    alone = " Each bound holds alone: choose one before you see them." if len(bounds) > 1 else ""
+    print_bounds(header, rows, [bound.assumption for bound in bounds])
     print_text(
         f"Under {ADJACENCIES[first.adjacency]} adjacency, at delta {first.delta:g}. A bound exceeds"
-        f" the true epsilon with a probability of at most {first.significance:g}.{alone}"
+        f" the true epsilon with a probability of at most {first.significance:g}."
+        f"{each_alone(len(bounds))}"
     )
     for bound in bounds:
         if bound.chance_lower > 0:

@@ -61,6 +61,24 @@ def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_each, [f"{letter}: {part}" for part, letter in letters.items()]
 
 
+def print_bounds(
+    header: Sequence[str], rows: Sequence[Sequence[str]], conditions: Sequence[str]
+) -> None:
+    """Prints a table of bounds, and below it the condition under which each of them holds."""
+    letters, meanings = lettered(conditions)
+    lettered_rows = [(*row, own) for row, own in zip(rows, letters, strict=True)]
+    print_table((*header, "if these hold"), lettered_rows)
+    print()
+    for meaning in meanings:
+        print_text(meaning)
+    print()
+
+
+def each_alone(num_bounds: int) -> str:
+    """What must be said of several bounds, none of which was chosen beforehand."""
+    return " Each bound holds alone: choose one before you see them." if num_bounds > 1 else ""
+
+
 def print_text(text: str) -> None:
     """Prints a paragraph, wrapped."""
     print(wrapped(text))

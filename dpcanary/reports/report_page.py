@@ -83,14 +83,19 @@ def drawn(
 
 def html_of(report: Report) -> str:
     """The page: one file without links to others."""
+    return rendered("dpcanary.reports", "page.html.j2", report=report, headline=report.headline)
+
+
+def rendered(package: str, template: str, **values: object) -> str:
+    """A page from the template of a package, with what stands in it escaped."""
     environment = Environment(
-        loader=PackageLoader("dpcanary.reports", "."),
+        loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.j2").render(report=report, headline=report.headline)
+    return environment.get_template(template).render(values)
 
 
 def write_report(path: Path, report: Report) -> None:

@@ -143,7 +143,7 @@ class Trainings:
             parameters as well, as of a second model that it trains.
         is_averaged: whether the parameters are set to averages of those of several steps.
         norm_factors: of the gradients that are clipped, over those of all tensors and over C; shape
-            (T,). 1 unless tensors are frozen or C changes (`postprocessing`).
+            (T,). 1 unless tensors are frozen or C changes (`undone_postprocessing`).
     """
 
     records: ProbeRecords
@@ -208,14 +208,16 @@ class Measurements:
         small_quiet: likewise on few records, so that many batches are empty; or None.
         small_noisy: likewise.
         failed: what such a small training raised.
-        filter: of noisy gradients, which was undone (`postprocessing`), in words; empty if none.
+        filter: of noisy gradients, which was undone (`undone_postprocessing`), in words; empty if
+            none.
         weight_decay: which was undone as well, over the learning rate.
         dense: trainings almost without noise, on few records of many components.
         frozen: tensors that are not trained in some steps, in words.
         limits: the smallest and the largest C of a step over that of the settings.
         unclear: what is done with noisy gradients that hides properties; in words, with the names
             of these.
-        by_sums: whether updates are noisy sums, of which the parameters are a function (`replay`).
+        by_sums: whether updates are noisy sums, of which the parameters are a function
+            (`postprocessing_replay`).
     """
 
     settings: Settings
@@ -241,7 +243,7 @@ class Measurements:
 def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> Measurements:
     """Runs all trainings; raises an InputError if one fails or diverges."""
     if not plan.by_sums:
-        plan = replace(plan, settings=slow_enough(train, plan))
+        plan = replace(plan, settings=_slow_enough(train, plan))
     settings = plan.settings
     quiet_settings = replace(settings, noise_multiplier=QUIET)
     found: list[Trainings | None] = []
@@ -293,7 +295,7 @@ def _dense(
     return _trainings(train, records, settings, fewer, 4, on_progress, plan.num_trainings)
 
 
-def slow_enough(train: Train, plan: Plan) -> Settings:
+def _slow_enough(train: Train, plan: Plan) -> Settings:
     """The settings, with a learning rate that suits the loop's optimiser.
 
     Adam and its like move parameters by the learning rate, however small gradients are. What they

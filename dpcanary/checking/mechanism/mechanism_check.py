@@ -24,7 +24,6 @@ from dpcanary.checking.mechanism.measurements import (
     Settings,
     Train,
     measure,
-    slow_enough,
 )
 from dpcanary.checking.mechanism.postprocessing_replay import (
     depends_on_sums_alone,
@@ -251,7 +250,7 @@ def check_mechanism(
     findings = findings_of(found, PROPERTIES, significance=level)
     doubtful = (not own.holds or not own.judged or CALLED_ELSEWHERE in own.note for own in findings)
     if framework == "torch" and any(doubtful):
-        findings = _by_sums(train, plan, findings, level)
+        findings = _by_sums(train, replace(plan, settings=found.settings), findings, level)
     not_seen = _blind_spots(plan, level_of_each(level, PROPERTIES))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)
 
@@ -262,9 +261,10 @@ def _by_sums(
     """The findings, or those on noisy sums where these say more.
 
     They do if parameters depend on noisy sums alone, which then are the mechanism, or if noisy sums
-    are right and parameters depend on records in another way as well.
+    are right and parameters depend on records in another way as well. The plan's learning rate
+    suits the loop's optimiser already.
     """
-    plan = replace(plan, settings=slow_enough(train, plan), by_sums=True)
+    plan = replace(plan, by_sums=True)
     num_failing = sum(not finding.holds for finding in findings)
     try:
         alone = depends_on_sums_alone(train, plan)

@@ -41,8 +41,8 @@ def without_postprocessing(found: Measurements) -> Measurements:
     """Without what is done with noisy gradients and parameters, as far as it can be undone.
 
     Tensors that are frozen in some steps, a C that changes with its noise, weight decay, and
-    momentum that noise and gradients share. Whatever else follows the noise is looked at by replays
-    (`replay`), which take longer.
+    momentum that noise and gradients share. Whatever else follows the noise is looked at by
+    `postprocessing_replay`, which takes longer.
     """
     if not found.num_updates:
         return found

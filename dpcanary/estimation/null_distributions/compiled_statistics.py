@@ -1,4 +1,4 @@
-"""The statistics of simulated scores, compiled; `simulation` has the same in NumPy."""
+"""The statistics of simulated scores, compiled; `simulated_nulls` has them in NumPy."""
 
 import numba
 import numpy as np
