@@ -4,7 +4,8 @@ The noise of step t is row t of C^-1 Z, where C is the strategy, a lower triangu
 independent Gaussian noise. So C times the projections of all steps has independent noise again. A
 canary that takes part in known steps is then a shift of known size: its whole training is one
 Gaussian mechanism with mu = (norm of C e) / sigma, or twice that under substitute adjacency. Here e
-has a 1 in each step of the canary. This is exact, whatever the model.
+has a 1 in each step of the canary. This is exact, whatever the model. What is accounted is for
+records whose gradients differ between their steps; see `largest_move`.
 """
 
 from collections import deque
@@ -36,8 +37,8 @@ class CorrelatedRecorder(Recorder):
     canaries, after whitening.
 
     Attributes:
-        sensitivity: the norm of what a record moves in the whitened sums, in units of the
-            clipping norm.
+        sensitivity: the norm of what a canary moves in the whitened sums, in units of the clipping
+            norm.
     """
 
     _tests_coordinates = False
@@ -129,9 +130,8 @@ class CorrelatedRecorder(Recorder):
         return np.asarray((residuals * sigma + added) * shifts / sigma**2)
 
     def _add_phase(self, told: StepTold) -> None:
-        """The training so far is one Gaussian mechanism."""
-        seen = self._matrix[: self.num_steps, self._schedules].sum(axis=2)
-        norm = sqrt(float((seen**2).sum(axis=0).max()))
+        """The training so far is one Gaussian mechanism, with gradients of any directions."""
+        norm = largest_move(self._matrix[: self.num_steps], self._schedules)
         self._phases = [Phase(told.noise_multiplier / norm, 1.0, 1)] if norm else []
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,6 +144,23 @@ class CorrelatedRecorder(Recorder):
         """Goes on after what `state_dict` gave; the strategy must be the same."""
         super().load_state_dict(state)
         self._past.extend(np.array(state["arrays"]["past"]))
+
+
+def largest_move(matrix: Floats, schedules: NDArray[np.int64]) -> float:
+    """How far a record moves the whitened sums at most, in units of the clipping norm.
+
+    The record's gradients g_i have norms of at most 1, and may have other directions in each
+    participation. Then |sum_i C_i g_i|^2 is the sum of (C^T C)_ij <g_i, g_j>, at most that of
+    |(C^T C)_ij| (Choquette-Choo et al. 2023, section 2). Where no product of columns is negative,
+    equal gradients attain it.
+
+    Args:
+        matrix: rows of the strategy, shape (T, all steps).
+        schedules: steps in which a record takes part, shape (schedules, participations).
+    """
+    columns = matrix[:, schedules]
+    products = np.einsum("tsi,tsj->sij", columns, columns)
+    return sqrt(float(np.abs(products).sum(axis=(1, 2)).max()))
 
 
 def _checked_strategy(strategy: ArrayLike, num_steps: int) -> Floats:

@@ -2,9 +2,11 @@
 
 import json
 import random
+import signal
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -270,6 +272,11 @@ def test_a_failure_a_hang_and_nan_because_of_the_record_are_findings():
     def fail() -> None:
         raise ValueError("out of range")
 
+    def swallow_once() -> None:
+        with suppress(BaseException):
+            time.sleep(30)
+        time.sleep(30)
+
     result = check_neighbours(ends(fail), records(), replacements=[loud])
     assert failing(result) == ["runs to its end"]
     assert "the training fails (ValueError: out of range)" in str(result)
@@ -278,6 +285,10 @@ def test_a_failure_a_hang_and_nan_because_of_the_record_are_findings():
     )
     assert failing(result) == ["runs to its end"]
     assert "the training does not end" in str(result)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    result = check_neighbours(ends(swallow_once), records(), replacements=[loud], time_limit=0.3)
+    assert "the training does not end" in str(result)
+    assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > 900  # the caller's timer goes on
     missing = Replacement(
         int(_of_first_batch(Loop()).index), (np.full(WIDTH, np.nan), 1), "missing values"
     )
@@ -357,7 +368,9 @@ def test_unseeded_generators_are_repeated():
         rng = np.random.default_rng()  # from the entropy of the operating system
         loop = Loop(draws=lambda *_: None)
         loop.start = lambda features, labels: rng.standard_normal(WIDTH)
-        return loop(dataset), random.SystemRandom().random()
+        random.seed()
+        drawn = random.SystemRandom().random(), random.Random().random(), random.random()
+        return loop(dataset), drawn
 
     state = random.getstate(), torch.get_rng_state()
     result = check_neighbours(train, records())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.neighbour_trainings import RIGHT, WRONG, Training, records
+from benchmarks.neighbour_trainings import RIGHT, WRONG, Fit, Training, records
 from benchmarks.neighbours import blind, checked, failing, is_named
 from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
 from dpcanary.checking.neighbours.replacements import Replacement
@@ -49,6 +49,27 @@ def test_modes_of_opacus_pass(name):
     assert 0.2 < result.largest <= 2.01
     assert result.batches_known
     assert 1 <= result.steps_with_record[0] < 4
+
+
+def test_a_record_in_two_batches_of_one_step_moves_its_sum_too_far():
+    """Steps add up the last batch of a pass and the first one of the next pass."""
+
+    def train(dataset):
+        loader = {"batch_size": len(dataset) // 2, "shuffle": True}
+        fit = Fit(dataset, loader=loader, poisson_sampling=False)
+        for _ in range(6):
+            for number, (features, labels) in enumerate(fit.loader):
+                fit.loss(fit.model(features), labels).backward()
+                if number == 0:
+                    fit.optimizer.step()
+                    fit.optimizer.zero_grad()
+        return fit.network
+
+    result = briefly_checked(Training(train), num_steps=6)
+    [finding] = [own for own in result.findings if not own.holds]
+    assert finding.name == "sums with the record"
+    assert 2.1 < result.largest <= 4.01
+    assert "the record is 2 times in the step" in finding.meaning
 
 
 @pytest.mark.parametrize(

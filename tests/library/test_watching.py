@@ -25,7 +25,7 @@ from dpcanary.accounting.phases import Phase
 from dpcanary.cli import app
 from dpcanary.own_training import Recorder, StepTold, read_watched
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
-from dpcanary.watching.correlated import CorrelatedRecorder
+from dpcanary.watching.correlated import CorrelatedRecorder, largest_move
 from dpcanary.watching.directions import Directions
 from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
@@ -884,6 +884,20 @@ def test_an_unfinished_training_with_correlated_noise_has_the_worst_record(steps
     assert found.phases == (Phase(pytest.approx(SIGMA / moved), 1.0, 1),)
     truth = gdp_epsilon(mu=moved / SIGMA, delta=1e-4)
     assert found.accounted.add_remove == pytest.approx(truth, rel=1e-3)
+
+
+def test_what_is_accounted_holds_for_gradients_of_changing_directions():
+    """Two gradients with any angle between them, where equal ones cancel in part."""
+    rng = np.random.default_rng(5)
+    matrix = 2 * np.eye(9) - 0.5 * np.tril(rng.random((9, 9)), -1)
+    schedules = np.arange(7)[:, None] + [0, 2]
+    angles = np.linspace(0, np.pi, 1001)
+    other = np.stack([np.cos(angles), np.sin(angles)])  # the first gradient is (1, 0)
+    first, second = matrix[:, schedules[:, 0], None], matrix[:, schedules[:, 1], None]
+    moves = np.sqrt(((first + second * other[0]) ** 2 + (second * other[1]) ** 2).sum(axis=0))
+    assert largest_move(matrix, schedules) == pytest.approx(moves.max(), rel=1e-9)
+    equal = correlated_with(strategy=matrix, num_steps=9, num_participations=2, separation=2)
+    assert moves.max() > 1.01 * equal.sensitivity
 
 
 @pytest.mark.parametrize(("times", "apart"), [(1, None), (2, None), (2, 3), (3, 8)])

@@ -90,7 +90,6 @@ class RunComparison:
         compares_released: whether what is released was compared.
         of_noise: the largest difference of a value of the noise that rounding may explain, in units
             of C.
-        times: draws of one step that have the record, at most.
         num_having: steps whose batch is known to have it.
     """
 
@@ -101,7 +100,6 @@ class RunComparison:
     num_compared: int = 0
     compares_released: bool = False
     of_noise: float = 0.0
-    times: int = 1
     num_having: int = 0
 
 
@@ -281,15 +279,13 @@ def _of_sum(
         return
     error = _error(one, now, tolerance)
     held = [batch.has(record) for batch in one.batches]
-    times = max(1, sum(1 for times in held if times)) if one.draws > 1 else 1
-    found.times = max(found.times, times)
     found.num_having += bool(sum(held))
     differs = compared.total > _error_of_equals(one, now, tolerance)
     if differs:
         found.largest = max(found.largest, size)
-    if compared.total > 2 * times * one.limit * (1 + _OVER + 4 * one.rounding) + error:
-        often = max(held, default=0)
-        hint = f"the record is {often} times in the batch" if often > 1 else ""
+    if compared.total > 2 * one.limit * (1 + _OVER + 4 * one.rounding) + error:
+        often = sum(held)
+        hint = f"the record is {often} times in the step" if often > 1 else ""
         text = f"the sum differs by {size:.4g} C, most in {where}"
         yield Difference("with", number, where, text, hint, order=4)
     if found.is_known and not sum(held) and differs:

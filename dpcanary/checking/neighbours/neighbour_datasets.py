@@ -90,7 +90,7 @@ class Data:
             dataset.tensors = rows
             return dataset
         if isinstance(self._dataset, list):
-            records = list(self._dataset)
+            records = copy.deepcopy(self._dataset)
             if index is not None:
                 records[index] = record
             return records

@@ -134,7 +134,6 @@ def findings_of(
     has_sums: bool,
     changes_sums: bool,
     largest: float,
-    times: int,
     of_noise: float,
 ) -> list[Finding]:
     """One finding for each property, the first difference of all replacements naming it.
@@ -148,7 +147,6 @@ def findings_of(
         has_sums: whether sums of a step were compared.
         changes_sums: whether a replacement changed one, where a batch may have had the record.
         largest: the largest difference of sums in units of C.
-        times: draws of one step that have the record, at most.
         of_noise: what rounding may explain of a difference of the noise, in units of C.
     """
     first: dict[str, tuple[Difference, str]] = {}
@@ -176,8 +174,6 @@ def findings_of(
             text = prop.right
             if kind == "with":
                 text = f"at most {largest:.3g} C, of 2 C that are accounted"
-                if times > 1:
-                    text += f" for each of up to {times} draws of a step that have the record"
             findings.append(Finding(prop.name, prop.expected, text, True, prop.meaning))
     return findings
 

@@ -393,7 +393,6 @@ class _Runs:
             changes_sums=any(run.with_record for run in compared)
             or (is_known and not any(run.num_having for run in compared)),
             largest=largest,
-            times=max((run.times for run in compared), default=1),
             of_noise=max((run.of_noise for run in compared), default=0.0),
         )
         order = _causes_first(differences)
@@ -464,7 +463,11 @@ def _not_seen(
     first: Run, tolerance: Tolerance, spans: Mapping[str, float], *, is_known: bool, is_whole: bool
 ) -> Iterable[str]:
     yield "a branch that none of these replacements triggers, and records other than these"
-    yield "what is printed, logged or written, and not returned; what is outside of the function"
+    yield (
+        "what is printed, logged or written, and not returned; attributes of a module that are not"
+        " in its state_dict (`torch.save` of a whole module writes them); what is outside of the"
+        " function"
+    )
     if spans:
         yield (
             "what is done with the values that the training reads and that depend on the record,"

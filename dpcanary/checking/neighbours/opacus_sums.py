@@ -119,7 +119,6 @@ class _Recorded:
             limit=limit,
             settings=settings,
             parameters=dict(zip(self._names, parameters, strict=True)),
-            draws=_draws(optimizer),
         )
         for parameter, kept in zip(parameters, noisy, strict=True):
             parameter.grad = kept

@@ -28,7 +28,14 @@ def same_random_numbers(seed: int) -> Iterator[None]:
         torch.manual_seed(value)
         return value
 
+    def seed_of_python(generator: random.Random, a: Any = None, version: int = 2) -> None:
+        of_python(generator, entropy.getrandbits(64) if a is None else a, version)
+
+    of_python = random.Random.seed
+    hidden: random.Random = random.seed.__self__  # type: ignore[attr-defined]  # of `random`
     replaced = [
+        (random.Random, "seed", seed_of_python),
+        (random, "seed", lambda *args, **named: seed_of_python(hidden, *args, **named)),
         (random, "_urandom", entropy.randbytes),
         (np.random.bit_generator, "randbits", entropy.getrandbits),
         (torch, "seed", seeded),

@@ -70,7 +70,6 @@ class Step:
         limit: C, to which the gradient of a record is clipped.
         scale: the norm of the sum of clipped gradients.
         rounding: relative precision of the numbers in the sum.
-        draws: of batches whose gradients are added up before the noise.
         compared: with the first run; None in that run.
     """
 
@@ -82,7 +81,6 @@ class Step:
     limit: float
     scale: float
     rounding: float
-    draws: int = 1
     compared: Compared | None = None
 
 
@@ -164,12 +162,11 @@ class Session:
         settings: Mapping[str, Setting],
         parameters: Mapping[str, Any],
         records: Any = None,
-        draws: int = 1,
     ) -> list[Any]:
         """Notes a step, and gives the noisy sums with which the training is to go on."""
         number = len(self.run.steps)
         if self._first is not None and number >= len(self._first.steps):
-            self._stop(MORE_STEPS)
+            self.stop(MORE_STEPS)
         batches = self.reader.taken()
         if any(batch.loaded for batch in batches):  # what is read beside them prepares the data
             batches = [batch for batch in batches if batch.loaded]
@@ -189,7 +186,6 @@ class Session:
             limit=limit,
             scale=float(np.sqrt(sum(_square(one) for one in arrays))),
             rounding=max((_rounding(one) for one in sums.values()), default=0.0),
-            draws=draws,
         )
         self.run.steps.append(step)
         if self._first is None:
@@ -200,7 +196,7 @@ class Session:
             returned = self._replayed(number, step, dict(zip(sums, arrays, strict=True)), noisy)
         self._on_step()
         if self._num_steps is not None and number + 1 >= self._num_steps:
-            self._stop(ENOUGH)
+            self.stop(ENOUGH)
         return returned
 
     def _replayed(
@@ -214,7 +210,7 @@ class Session:
             sums, sums.values(), before, frozen, noisy, strict=True
         ):
             if own.shape != other.shape:
-                self._stop(OTHER_SHAPES)
+                self.stop(OTHER_SHAPES)
             difference = own.astype(np.float64) - other
             noise = array_of(now).astype(np.float64) - own - (kept.astype(np.float64) - other)
             if self._add_up is not None:
@@ -229,7 +225,8 @@ class Session:
         step.compared = Compared(float(np.sqrt(total)), name_of_largest, of_noise, is_finite)
         return [like(kept, now) for kept, now in zip(frozen, noisy, strict=True)]
 
-    def _stop(self, why: str) -> NoReturn:
+    def stop(self, why: str) -> NoReturn:
+        """Ends the training from outside."""
         self.run.ended = why  # a compiled training turns the exception into one of its own
         raise Ended(why)
 
@@ -240,7 +237,7 @@ class Session:
         if self._first is None:
             return noisy
         if number >= len(self._first.counts):
-            self._stop(MORE_STEPS)
+            self.stop(MORE_STEPS)
         return self._first.counts[number].noisy
 
     def end(self) -> None:
