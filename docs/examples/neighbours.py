@@ -1,5 +1,10 @@
 """A training that is right but for its features, which private records have scaled."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 from opacus import PrivacyEngine
 from torch import nn
@@ -16,26 +21,51 @@ def records() -> TensorDataset:
     return TensorDataset(amounts, (amounts[:, 0] > 1).long())
 
 
+def fit(
+    module: nn.Module,
+    dataset: TensorDataset,
+    settings: Any,
+    around: Callable[[Any], AbstractContextManager[Any]] = lambda _: nullcontext(),
+) -> Any:
+    """DP-SGD with Opacus: the loop that `dpcanary check` and `watch` find right.
+
+    Returns:
+        What the context manager `around` the loop, such as `watch`, has given.
+    """
+    model, optimizer, loader = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=settings.learning_rate),
+        data_loader=DataLoader(dataset, batch_size=round(settings.sample_rate * len(dataset))),
+        noise_multiplier=settings.noise_multiplier,
+        max_grad_norm=settings.max_grad_norm,
+    )
+    step = 0
+    with around(optimizer) as seen:
+        while step < settings.num_steps:
+            for batch, targets in loader:
+                if step == settings.num_steps:
+                    break
+                optimizer.zero_grad()
+                functional.cross_entropy(model(batch), targets).backward()
+                optimizer.step()
+                step += 1
+    return seen
+
+
+SETTINGS = SimpleNamespace(
+    sample_rate=0.1, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, num_steps=20
+)
+
+
 def train(dataset: TensorDataset, *, private: bool = False) -> nn.Module:
-    """Logistic regression with Opacus, from raw records to the model."""
+    """Logistic regression, from raw records to the model."""
     amounts, labels = dataset.tensors
     if private:  # a function of each record alone
         features = (amounts.clamp(0.01, 100).log() / 2).clamp(-2, 2)
     else:
         features = (amounts - amounts.mean(dim=0)) / amounts.std(dim=0)
     model = nn.Linear(5, 2)
-    model, optimizer, loader = PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        data_loader=DataLoader(TensorDataset(features, labels), batch_size=20),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
-    for _ in range(2):
-        for batch, targets in loader:
-            optimizer.zero_grad()
-            functional.cross_entropy(model(batch), targets).backward()
-            optimizer.step()
+    fit(model, TensorDataset(features, labels), SETTINGS)
     return model
 
 

@@ -11,10 +11,12 @@ cores.
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 import torch
 from opacus import PrivacyEngine
+from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import AutoModel
@@ -105,26 +107,46 @@ def accuracy(model: nn.Module, hidden: Tensor, labels: Tensor) -> float:
     return float(torch.cat(right).mean())
 
 
-folder, train_file, test_file = sys.argv[1:]
-encoder = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-images, labels = prepared(train_file, NUM_TRAIN)
-test_images, test_labels = prepared(test_file, NUM_TEST)
-hidden, test_hidden = (before_last_blocks(encoder, part) for part in (images, test_images))
-print("the frozen blocks have run")
+def private_training(
+    encoder: nn.Module, dataset: TensorDataset, num_classes: int
+) -> tuple[nn.Module, DPOptimizer, DataLoader[Any]]:
+    """The model, optimizer and loader of Opacus."""
+    module = LastBlocks(encoder, num_classes).train()
+    trained = [p for p in module.parameters() if p.requires_grad]
+    return PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.Adam(trained, lr=1e-2),
+        data_loader=DataLoader(dataset, batch_size=BATCH_SIZE),
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=1.0,
+    )
 
-model, optimizer, loader = PrivacyEngine().make_private(
-    module=(module := LastBlocks(encoder, num_classes=int(labels.max()) + 1).train()),
-    optimizer=torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=1e-2),
-    data_loader=DataLoader(TensorDataset(hidden, labels), batch_size=BATCH_SIZE),
-    noise_multiplier=NOISE_MULTIPLIER,
-    max_grad_norm=1.0,
-)
-with watch(optimizer) as watched:
-    for epoch in range(EPOCHS):
-        for batch, targets in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(batch), targets).backward()
-            optimizer.step()
-        print(f"epoch {epoch + 1}: test accuracy {accuracy(model, test_hidden, test_labels):.3f}")
 
-print(watched.result(delta=1e-5))
+def train_epoch(model: nn.Module, optimizer: DPOptimizer, loader: DataLoader[Any]) -> None:
+    """One pass."""
+    for batch, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch), targets).backward()
+        optimizer.step()
+
+
+def main(folder: str, train_file: str, test_file: str) -> None:
+    """Trains and prints what was seen."""
+    encoder = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    images, labels = prepared(train_file, NUM_TRAIN)
+    test_images, test_labels = prepared(test_file, NUM_TEST)
+    hidden, test_hidden = (before_last_blocks(encoder, part) for part in (images, test_images))
+    print("the frozen blocks have run")
+    model, optimizer, loader = private_training(
+        encoder, TensorDataset(hidden, labels), num_classes=int(labels.max()) + 1
+    )
+    with watch(optimizer) as watched:
+        for epoch in range(EPOCHS):
+            train_epoch(model, optimizer, loader)
+            score = accuracy(model, test_hidden, test_labels)
+            print(f"epoch {epoch + 1}: test accuracy {score:.3f}")
+    print(watched.result(delta=1e-5))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
