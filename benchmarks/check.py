@@ -2,8 +2,8 @@
 
     python -m benchmarks.check [--lists LIST ...] [--other-settings] [--seed N] [--markdown]
 
-Prints two tables for each list: `main`, `further`, and `blind` and `second`, which were written
-from the documentation alone. Those of docs/check_score.md are made by `--markdown`.
+Prints two tables for each list: `main`, `further`, and `blind`, `second` and `third`, which were
+written from the documentation alone. Those of docs/check_score.md are made by `--markdown`.
 """
 
 import argparse
@@ -23,6 +23,8 @@ from benchmarks import (
     loops,
     second_blind_loops,
     second_blind_right_loops,
+    third_blind_loops,
+    third_blind_right_loops,
     unseen_clipping_loops,
     unseen_loops,
     unseen_noise_loops,
@@ -64,6 +66,7 @@ LISTS = {
     "further": (further_loops.WRONG, further_loops.RIGHT),
     "blind": (named(blind_loops.WRONG), named(blind_right_loops.RIGHT)),
     "second": (named(second_blind_loops.WRONG), named(second_blind_right_loops.RIGHT)),
+    "third": (named(third_blind_loops.WRONG), named(third_blind_right_loops.RIGHT)),
 }
 
 
