@@ -8,9 +8,7 @@ A right training is expected to raise none.
 import io
 
 import torch
-from opacus import GradSampleModule, PrivacyEngine
-from opacus.accountants import RDPAccountant
-from opacus.data_loader import DPDataLoader
+from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise, StepGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -46,14 +44,15 @@ def bags_of_words():
 
 
 def perceptron():
-    """Makes a network with one hidden layer."""
+    """Makes a network with one hidden layer, the same in every call."""
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(30, 80), nn.ReLU(), nn.Linear(80, NUM_CLASSES))
 
 
 def private(model=None, data=None, optimizer=None, batch_size=BATCH_SIZE, **options):
     """Makes model, optimizer and loader private; `optimizer` makes one of the parameters."""
-    torch.manual_seed(1)
     model = model or perceptron()
+    torch.manual_seed(1)
     make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.5))
     engine = PrivacyEngine(accountant="rdp")
     parts = engine.make_private(
@@ -63,22 +62,6 @@ def private(model=None, data=None, optimizer=None, batch_size=BATCH_SIZE, **opti
         **{"noise_multiplier": NOISE, "max_grad_norm": 1.0} | options,
     )
     return engine, *parts
-
-
-def own_private(optimizer_class, model=None, data=None):
-    """Makes the same parts as `private`, with an optimizer class of one's own."""
-    torch.manual_seed(1)
-    model = GradSampleModule(model or perceptron())
-    optimizer = optimizer_class(
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        noise_multiplier=NOISE,
-        max_grad_norm=1.0,
-        expected_batch_size=BATCH_SIZE,
-    )
-    accountant = RDPAccountant()
-    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=RATE))
-    loader = DataLoader(data or records(), batch_size=BATCH_SIZE)
-    return accountant, model, optimizer, DPDataLoader.from_data_loader(loader)
 
 
 def step(model, optimizer, batch, targets, loss=cross_entropy):
@@ -118,11 +101,10 @@ def accuracy(model, num_records, first=0):
 
 
 def watch_own(optimizer_class, model=None, data=None):
-    """Watches a plain loop with an optimizer class of one's own."""
-    _accountant, model, optimizer, loader = own_private(optimizer_class, model, data)
-    with watch(optimizer, num_records=NUM_RECORDS) as watched:
-        fit(model, optimizer, loader)
-    return watched.result(delta=1e-5)
+    """Watches a plain loop whose optimizer has methods of one's own, and all else of Opacus."""
+    parts = private(model, data)
+    parts[2].__class__ = optimizer_class
+    return watched_fit(parts)
 
 
 class _OwnNoise(DPOptimizer):
@@ -137,7 +119,9 @@ class _OwnNoise(DPOptimizer):
 
 def steps_undone():
     """A step after which the clean loss of its batch is larger is undone."""
-    _engine, model, optimizer, loader = private()
+    _engine, model, optimizer, loader = private(
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.05)
+    )
     with watch(optimizer) as watched:
         for _ in range(EPOCHS):
             for batch, targets in loader:
@@ -205,7 +189,7 @@ def tensors_share_noise():
 class _AntiCorrelated(_OwnNoise):
     def noise(self, parameter, deviation):
         fresh = torch.randn_like(parameter)
-        last = getattr(parameter, "last_noise", torch.zeros_like(parameter))
+        last = getattr(parameter, "last_noise", torch.randn_like(parameter))
         parameter.last_noise = fresh
         return deviation * (fresh - 0.5 * last) / 1.25**0.5
 
@@ -222,6 +206,7 @@ class _OnlyTouchedWords(_OwnNoise):
 
 def noise_only_at_gradients():
     """Words that no record of the batch has get no noise, which tells who has them."""
+    torch.manual_seed(0)
     return watch_own(_OnlyTouchedWords, nn.Linear(300, NUM_CLASSES), bags_of_words())
 
 
@@ -304,11 +289,8 @@ class _Shards:
 
 def shards_drawn():
     """Records of a shard enter together, so who knows nine of them knows of the tenth."""
-    _accountant, model, optimizer, _loader = own_private(DPOptimizer)
     loader = DataLoader(records(), batch_sampler=_Shards())
-    with watch(optimizer, num_records=NUM_RECORDS) as watched:
-        fit(model, optimizer, loader)
-    return watched.result(delta=1e-5)
+    return watched_fit((*private()[:3], loader))
 
 
 class _ClipsTensors(DPOptimizer):
@@ -497,6 +479,7 @@ def schedules_of_noise_and_clipping():
 
 def frozen_backbone():
     """Only the head is trained, with a rate for weights and another for biases."""
+    torch.manual_seed(0)
     backbone = nn.Linear(30, 250).requires_grad_(False)
     head = nn.Linear(250, NUM_CLASSES)
     groups = [{"params": [head.weight], "lr": 0.01}, {"params": [head.bias], "lr": 0.001}]
@@ -555,8 +538,8 @@ class _SignDescent(torch.optim.Optimizer):
 
 def signs_for_a_target_epsilon():
     """Noise is found for a given epsilon, and an optimizer of one's own uses signs only."""
-    torch.manual_seed(1)
     model = perceptron()
+    torch.manual_seed(1)
     engine = PrivacyEngine(accountant="prv")
     parts = engine.make_private_with_epsilon(
         module=model,
