@@ -152,9 +152,10 @@ def samples_poisson(
     if noted is not None or "opacus" not in sys.modules:
         return noted
     opacus: Any = sys.modules["opacus"]
-    kinds = (opacus.GradSampleModule, opacus.optimizers.DPOptimizer)
-    living = living_objects(kinds, among)
-    optimizers = [thing for thing in living if isinstance(thing, kinds[1])]
+    samplers = poisson_samplers()
+    kinds = (opacus.GradSampleModule, opacus.optimizers.DPOptimizer, opacus.PrivacyEngine)
+    living = living_objects((*kinds, *samplers), among)
+    models, optimizers, engines = ([own for own in living if isinstance(own, k)] for k in kinds)
     if privacy_engine_or_optimizer in optimizers:
         optimizers = [privacy_engine_or_optimizer]
     else:
@@ -162,11 +163,29 @@ def samples_poisson(
         optimizers = [one for one in optimizers if accountant in captured_by(one.step_hook)]
     trained = {id(parameter) for optimizer in optimizers for parameter in optimizer.params}
     sampling = {
-        not thing.grad_accumulation_allowed
-        for thing in living
-        if isinstance(thing, kinds[0]) and any(id(p) in trained for p in thing.parameters())
+        not model.grad_accumulation_allowed
+        for model in models
+        if any(id(parameter) in trained for parameter in model.parameters())
     }
-    return sampling.pop() if len(sampling) == 1 else None
+    if len(sampling) != 1:
+        return None
+    is_poisson = sampling.pop()
+    # Models that are put together without an engine may always accumulate.
+    told = [own for optimizer in optimizers for own in captured_by(optimizer.step_hook)]
+    by_engine = any(engine.accountant is own for engine in engines for own in told)
+    rates = {sampler.sample_rate for sampler in living if isinstance(sampler, samplers)}
+    is_own = not told or any(isinstance(own, float) and own in rates for own in told)
+    return None if is_own and not by_engine and not is_poisson else is_poisson
+
+
+def poisson_samplers() -> tuple[type, ...]:
+    """Opacus's classes that draw Poisson samples."""
+    from opacus.utils import uniform_sampler
+
+    return (
+        uniform_sampler.UniformWithReplacementSampler,
+        uniform_sampler.DistributedUniformWithReplacementSampler,
+    )
 
 
 def living_objects(kinds: tuple[type, ...], among: Sequence[Any] | None = None) -> list[Any]:

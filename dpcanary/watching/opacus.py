@@ -40,6 +40,8 @@ _MARK = "_dpcanary_watches"
 _STEPS_BETWEEN_LOOKS = 64
 # Factors and norms of noisy gradients that are clipped once more agree up to this.
 _CLIPPED = 1e-3
+# Steps in a row whose divisor is the size of the batch that was drawn, before this is no chance.
+_DRAWN_SIZES = 3
 
 
 def watch(
@@ -171,6 +173,7 @@ class WatchedOptimizer:
         # Of the noisy gradients, and what they were clipped to after that.
         self._noisy_norms: Tensor | None = None
         self._clipped_after: float | None = None
+        self._drawn_sizes: list[float] = []  # of the last steps, as far as sums are divided by them
         journal = options["journal"]
         if self._group:
             seed = self._group.shared(_drawn(options["seed"]))
@@ -245,6 +248,8 @@ class WatchedOptimizer:
         self._removers = []
         if error is None:
             self._check_accountant()
+            self._buffers.look()
+            self._compare_parameters(is_end=True)
             self.recorder.ends_with(self._flat_parameters())
         self.recorder.evaluate()
         self.recorder.write()
@@ -271,20 +276,21 @@ class WatchedOptimizer:
             self._own.keep()
             self._beside.keep()
 
-    def _compare_parameters(self) -> None:
+    def _compare_parameters(self, *, is_end: bool = False) -> None:
         """Raises the alarm if parameters are not as the last private step left them."""
         if self._is_public or self.recorder.end is not None or self.alarm is not None:
             return
-        looks = self.recorder.num_steps % self._steps_between == 0
+        looks = is_end or self.recorder.num_steps % self._steps_between == 0
         own, beside = self._own.changed(), self._beside.changed() if looks else []
         way_out = (
             "if this reveals nothing of private records (post-processing, or steps on public data),"
             " do it inside `with watched.public():`"
         )
+        when = "after the last step" if is_end else "between two steps"
         if own:
             self._contradiction(
                 "changed_parameters",
-                f"{listed(own)} changed between two steps of the private optimizer; {way_out}",
+                f"{listed(own)} changed {when} of the private optimizer; {way_out}",
             )
         elif beside:
             self._contradiction(
@@ -508,6 +514,18 @@ class WatchedOptimizer:
         else:
             self.recorder.after_noise(gradients, scale=scale)
 
+    def _compare_divisor(self) -> None:
+        """Raises the alarm if sums are divided by the sizes of the batches that were drawn."""
+        size, told = float(self._optimizer.expected_batch_size), self._last_told
+        is_drawn = told is not None and size == told.batch_size
+        self._drawn_sizes = [*self._drawn_sizes, size][-_DRAWN_SIZES:] if is_drawn else []
+        if len(self._drawn_sizes) == _DRAWN_SIZES and len({*self._drawn_sizes}) > 1:
+            self._contradiction(
+                "divided_by_batch",
+                "noisy sums are divided by the size of the batch that was drawn, which then shows"
+                " in the update: leave optimizer.expected_batch_size as it is",
+            )
+
     def _factor_after(self, gradients: Sequence[Tensor], scale: float) -> float:
         """By what the noisy gradients were clipped once more after the noise, to a fixed norm.
 
@@ -532,6 +550,7 @@ class WatchedOptimizer:
         optimizer = self._optimizer
         if optimizer.loss_reduction != "mean":
             return 1.0
+        self._compare_divisor()
         scale = optimizer.expected_batch_size * optimizer.accumulated_iterations
         group = None if self._is_sharded else self._group
         return float(scale * (group.size if group else 1))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpcanary.training.modules.kept_state import kept_state
+from dpcanary.training.modules.kept_state import kept_state, unchanged_state
 
 # Names in a message, at most.
 _MOST_NAMES = 5
@@ -127,14 +127,17 @@ class KeptStatistics:
     def found(self) -> list[str]:
         """Names of buffers that hold statistics of records; two passes must have been seen."""
         first, second = self._inputs
-        changing, self._inputs, self._before = self._changing, [], {}
+        changing, before = self._changing, self._before
+        self._inputs, self._before = [], {}
         if not changing or self._module is None:
             return []
         module = self._module
         # Other records, and fewer of them: a buffer may count them.
         second = _fewer(second, least=_num_records(*first))
         try:
-            with _without_hooks(self._wrapped):
+            with _without_hooks(self._wrapped), unchanged_state(module):
+                # Extremes that hold both batches already would change no more.
+                _put_back(module, before)
                 kept = kept_state(module, _call(module, first), _call(module, second))
         except Exception as error:  # of the user's forward, which may raise anything
             self.not_seen = (
@@ -175,6 +178,11 @@ class ChangedBuffers:
         """Looks no more."""
         for hook in self._hooks:
             hook.remove()
+
+    def look(self) -> None:
+        """Compares now, as no further forward pass may come."""
+        if self._module is not None:
+            self._compare(self._module)
 
     def forget(self) -> None:
         """Compares with nothing until the next forward pass has ended."""
@@ -235,6 +243,14 @@ def listed(names: Sequence[str]) -> str:
     """Some names, in words."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
+
+
+@torch.no_grad()
+def _put_back(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Gives buffers the values that they had before."""
+    for name, own in module.named_buffers():
+        if name in values and own.shape == values[name].shape:
+            own.copy_(values[name])
 
 
 def _call(module: nn.Module, inputs: tuple[Any, Any]) -> Callable[[], object]:

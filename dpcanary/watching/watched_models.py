@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dpcanary.accounting.of_opacus import living_objects
+from dpcanary.accounting.of_opacus import living_objects, poisson_samplers
 
 
 class ModelOfOpacus:
@@ -57,9 +57,8 @@ def objects_of_opacus() -> list[Any]:
     from opacus.data_loader import DPDataLoader
     from opacus.optimizers import DPOptimizer
 
-    return living_objects(
-        (wrapped_models(), *_criteria(), DPDataLoader, PrivacyEngine, DPOptimizer)
-    )
+    kinds = (wrapped_models(), *_criteria(), DPDataLoader, PrivacyEngine, DPOptimizer)
+    return living_objects((*kinds, *poisson_samplers()))
 
 
 def wrapped_models() -> type:

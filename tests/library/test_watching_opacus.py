@@ -16,8 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from opacus import PrivacyEngine
-from opacus.optimizers import AdaClipDPOptimizer
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.accountants import RDPAccountant
+from opacus.data_loader import DPDataLoader
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from sampling import some_of
@@ -202,6 +204,30 @@ def test_accumulated_batches_have_their_rate():
     [phase] = found.result(**QUICK).phases
     assert phase.sample_rate == 0.25
     assert found.alarm.kind == "not_poisson"  # nothing else is wrong
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+@pytest.mark.parametrize("is_poisson", [True, False])
+def test_what_is_put_together_without_an_engine_is_judged_by_its_batches(is_poisson, hooked):
+    torch.manual_seed(0)
+    features = torch.randn(RECORDS, FEATURES)
+    data = TensorDataset(features, (features[:, 0] > 0).long())
+    model = GradSampleModule(nn.Linear(FEATURES, 2))
+    loader = DataLoader(data, batch_size=50, shuffle=True)
+    poisson = DPDataLoader.from_data_loader(loader)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        noise_multiplier=SIGMA, max_grad_norm=1.0, expected_batch_size=50,
+    )  # fmt: skip
+    accountant = RDPAccountant()
+    if hooked:
+        optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(50 / RECORDS))
+    made = SimpleNamespace(model=model, criterion=nn.CrossEntropyLoss(), optimizer=optimizer)
+    made.loader = poisson if is_poisson else loader
+    rate = {} if hooked else {"sample_rate": 50 / RECORDS}
+    found = watched(made, partial(run, epochs=4), num_canaries=40, **rate).result(**QUICK)
+    kind = found.alarm and found.alarm.kind
+    assert kind == (None if is_poisson else "batch_repeats")
 
 
 def test_a_resumed_training_goes_on_with_its_canaries(tmp_path):

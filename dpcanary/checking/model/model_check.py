@@ -312,7 +312,7 @@ def _mixing(layer: str | None, dropout: list[str], random: str | None) -> Findin
 
 def _state(untouched: nn.Module, batch: Batch, others: Batch) -> Finding:
     """What the passes of a model keep that has not been called before."""
-    kept = kept_of_records(untouched, batch, others.rows(slice(1, None)))
+    kept = kept_of_records(untouched, batch, others)
     parameters = {name for name, _ in untouched.named_parameters()}
     words = [
         f"{'parameter' if name in parameters else 'buffer'} {name}" if " " not in name else name

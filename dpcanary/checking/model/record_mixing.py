@@ -7,6 +7,7 @@ between two calls comes from the records.
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from dpcanary.training.modules.kept_state import kept_state, unchanged_state
 
 # Relative. Sums of a batch are added up in another order than those of one record.
 _SAME = 1e-3
+# Batches of copies of one record whose traces in the model are compared.
+_ALIKE = 3
 
 
 @dataclass
@@ -109,11 +112,18 @@ def kept_of_records(model: nn.Module, batch: Batch, others: Batch) -> list[str]:
     Args:
         model: in training mode.
         batch: what is called in the first pass.
-        others: what is called in the second one; its number of records is another.
+        others: as many other records.
     """
-    kept = kept_state(model, lambda: outputs_of(model, batch), lambda: outputs_of(model, others))
-    names = [*kept.of_records]
-    if not names and not _alike(*(_after(model, earlier, batch) for earlier in (batch, others))):
+    fewer = others.rows(slice(1, None))  # some buffers count records
+    # Batches of one record alone differ most, as in what they choose among experts.
+    alike = [batch.rows([place] * len(batch)) for place in range(min(len(batch), _ALIKE))]
+    kept = [
+        kept_state(model, partial(outputs_of, model, batch), partial(outputs_of, model, other))
+        for other in (fewer, *alike)
+    ]
+    names = [*dict.fromkeys(name for own in kept for name in own.of_records)]
+    after = [_after(model, earlier, batch) for earlier in (batch, others, fewer)]
+    if not names and not all(_alike(after[0], other) for other in after[1:]):
         names.append("a tensor or number that is no buffer")
     return names
 
