@@ -292,7 +292,7 @@ EXHIBITS = (
         "1.6.0",
         "the noise has about",
         _WATCH,
-        "noise multiplier .87 is accounted where .8 protects",
+        "noise multiplier 0.87 is accounted where 0.8 protects",
         "[PR 807](https://github.com/meta-pytorch/opacus/pull/807)",
     ),
     Exhibit(
