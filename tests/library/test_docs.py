@@ -1,6 +1,7 @@
 """Pages of the documentation: examples run, links lead somewhere, and what they name exists."""
 
 import re
+import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -36,8 +37,8 @@ def run_examples(page: str) -> dict:
 
 
 @pytest.mark.long
-def test_the_examples_of_the_library_run(capsys):
-    names = run_examples("library.md")
+def test_the_tour_of_the_library_gives_what_its_page_says(capsys):
+    names = runpy.run_path(str(DOCS / "examples/library_tour.py"))
     for name, epsilon, tolerance in (
         ("estimate", 9.2, 0.05), ("one_canary", 8.1, 0.5), ("of_first_slot", 8.2, 0.5),
         ("pooled", 9.4, 0.5),
@@ -54,12 +55,30 @@ def test_the_examples_of_the_library_run(capsys):
     assert last == "unknown optimizer 'adma': did you mean 'adam'?"
 
 
-def test_the_examples_of_modules_and_metagradients_run(capsys):
-    run_examples("data.md")
+def test_programs_of_modules_and_metagradients_run(capsys):
+    runpy.run_path(str(DOCS / "examples/own_module.py"))
     assert capsys.readouterr().out.splitlines() == ["(20, 2, 1)", "(20, 419)"]
-    names = run_examples("metagradients.md")
+    names = runpy.run_path(str(DOCS / "examples/metagradients.py"))
     assert capsys.readouterr().out == "loss gap: 0.1 at first, 5 at last\n"
     assert names["gaps"][-1] == pytest.approx(4.7, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("page", "program"),
+    [
+        ("library.md", "library_tour.py"),
+        ("metagradients.md", "metagradients.py"),
+        ("../README.md", "watched_training.py"),
+    ],
+)
+def test_lines_of_a_page_are_those_of_its_program(page, program):
+    """But for imports, which a program has at its head."""
+    code = (DOCS / "examples" / program).read_text()
+    shown = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    lines = [line for block in shown for line in block.splitlines()]
+    lines = [line for line in lines if not line.startswith(("from ", "import "))]
+    assert len(lines) > 10
+    assert not [line for line in lines if line not in code.splitlines()]
 
 
 @pytest.mark.long
