@@ -18,7 +18,7 @@ if workflow.is_main_process:
     end_with_command()
 
 FOLDER = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
-# As a `module` of another workflow, the config comes from there: docs/other_workflows.md.
+# As a `module` of another workflow, the config comes from there: docs/configs.md.
 IS_MAIN = FOLDER == Path(workflow.basedir)
 
 # Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)

@@ -1,4 +1,4 @@
-"""What it costs to stop when you want: the table of docs/validity.md.
+"""What it costs to stop when you want: a table of docs/comparison.md.
 
 Run as `python -m benchmarks.anytime`; about 15 minutes. `--audits` sets the number of audits of a
 cell.

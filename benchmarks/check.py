@@ -1,9 +1,9 @@
 """How many of the wrong loops `dpcanary check` finds by name, and whether right ones pass.
 
-    python -m benchmarks.check [--lists LIST ...] [--other-settings] [--seed N] [--markdown]
+    python -m benchmarks.check [--lists LIST ...] [--other-settings] [--seed N] [--write]
 
 Prints two tables for each list: `main`, `further`, and `blind`, `second` and `third`, which were
-written from the documentation alone. Those of docs/check_score.md are made by `--markdown`.
+written from the documentation alone. `--write` keeps all rows in docs/results/check-loops.tsv.
 """
 
 import argparse
@@ -11,8 +11,10 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from tqdm import tqdm
 
 from benchmarks import (
@@ -31,7 +33,6 @@ from benchmarks import (
     unseen_sampling_loops,
 )
 from benchmarks.loops import Loop
-from benchmarks.planted import markdown_table
 from dpcanary.core.printing import print_table
 from dpcanary.own_training import MechanismCheck
 
@@ -45,6 +46,7 @@ WRONG = (
 )
 NOT_FOUND = unseen_clipping_loops.NOT_FOUND
 RIGHT = (*loops.RIGHT, *jax_loops.RIGHT)
+TABLE = Path(__file__).parents[1] / "docs/results/check-loops.tsv"
 # Far from the defaults in everything.
 OTHER_SETTINGS = {
     "max_grad_norm": 0.5,
@@ -84,11 +86,12 @@ def main() -> None:
     parser.add_argument("--lists", nargs="+", choices=LISTS, default=[*LISTS])
     parser.add_argument("--other-settings", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     settings = {"seed": arguments.seed, **(OTHER_SETTINGS if arguments.other_settings else {})}
+    kept: list[tuple[str, str, str, str]] = []
     for title in arguments.lists:
         wrong, right = LISTS[title]
         rows = [
@@ -99,13 +102,15 @@ def main() -> None:
             (loop.name, "passes" if loop.check(**settings).passes else "FAILS")
             for loop in tqdm(right, unit="loop", file=sys.stderr)
         ]
-        for columns, table in ((["wrong loop", "found by"], rows), (["right loop", ""], passes)):
-            if arguments.markdown:
-                print("\n".join(markdown_table(columns, table)))
-            else:
-                print_table(columns, table)
+        print_table(["wrong loop", "found by"], rows)
+        print_table(["right loop", ""], passes)
+        kept += [(title, "wrong", *row) for row in rows]
+        kept += [(title, "right", *row) for row in passes]
         found = sum(how != "not found" for _, how in rows)
         print(f"\n{title}: {found} of {len(rows)} wrong loops are found.\n")
+    if arguments.write:
+        columns = ["list", "kind", "loop", "result"]
+        pd.DataFrame(kept, columns=columns).to_csv(TABLE, sep="\t", index=False)
 
 
 if __name__ == "__main__":

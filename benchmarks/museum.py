@@ -292,7 +292,7 @@ EXHIBITS = (
         "1.6.0",
         "the noise has about",
         _WATCH,
-        "noise multiplier .87 is accounted where .8 protects",
+        "noise multiplier 0.87 is accounted where 0.8 protects",
         "[PR 807](https://github.com/meta-pytorch/opacus/pull/807)",
     ),
     Exhibit(
@@ -330,7 +330,7 @@ BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}
 
 
 def markdown_rows() -> list[str]:
-    """The rows of the table in docs/museum.md."""
+    """The rows of the table in docs/reliability.md."""
     return [
         f"| {one.name} | {', '.join(one.wrong)} | {one.right or '-'} | {one.effect} |"
         f' {one.by}: "{one.finds}" | {one.source} |'
@@ -378,7 +378,7 @@ def main() -> None:
     """Shows exhibits."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("exhibits", nargs="*", default=[*BY_NAME], metavar="EXHIBIT")
-    parser.add_argument("--markdown", action="store_true", help="the rows of docs/museum.md")
+    parser.add_argument("--markdown", action="store_true", help="the rows of docs/reliability.md")
     arguments = parser.parse_args()
     if arguments.markdown:
         print("\n".join(markdown_rows()))

@@ -1,6 +1,7 @@
 """Runs `check_neighbours` on whole trainings, and writes a table of what finds which.
 
-`python -m benchmarks.neighbours` prints the table; `--write` puts it into docs/neighbours_score.md.
+`python -m benchmarks.neighbours` prints the rows; `--write` keeps them in
+docs/results/check-neighbours.tsv.
 `--seeds 5` repeats the right ones. The trainings of `benchmarks.blind_neighbour_trainings` are
 added, if there are any: its `WRONG` and `RIGHT` map a name to a function of a dataset and the
 expected kind in words, and its `records()` gives the dataset.
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from benchmarks.neighbour_trainings import RIGHT, WRONG, Training, records
 from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
 from dpcanary.errors import InputError
 
-PAGE = Path(__file__).parents[1] / "docs/neighbours_score.md"
+TABLE = Path(__file__).parents[1] / "docs/results/check-neighbours.tsv"
 BLIND = "benchmarks.blind_neighbour_trainings"
 
 
@@ -53,70 +56,57 @@ def blind() -> tuple[dict[str, Training], dict[str, Training]]:
     return of(module.WRONG), of(module.RIGHT)
 
 
-def wrong_rows(trainings: dict[str, Training]) -> Iterator[tuple[bool, str]]:
-    """Whether each is found, and its row."""
-    for name, training in trainings.items():
+def wrong_rows(trainings: dict[str, Training]) -> Iterator[tuple[bool, str, str]]:
+    """Whether each is found, what finds it, and an empty cell."""
+    for training in trainings.values():
         try:
             names = failing(checked(training))
         except InputError as error:
-            yield False, f"| {name} | {error} |"
+            yield False, str(error), ""
             continue
         found = is_named(training, names)
         more = f", {len(names) - 1} more" if len(names) > 1 else ""
         shown = f"{names[0]}{more}" if names else "not found"
-        yield found, f"| {name} | {shown}{'' if found or not names else ' (not named)'} |"
+        yield found, f"{shown}{'' if found or not names else ' (not named)'}", ""
 
 
-def right_rows(trainings: dict[str, Training], seeds: int) -> Iterator[tuple[bool, str]]:
-    """Whether each passes with all seeds, and its row."""
-    for name, training in trainings.items():
+def right_rows(trainings: dict[str, Training], seeds: int) -> Iterator[tuple[bool, str, str]]:
+    """Whether each passes with all seeds, in words, and the largest difference of a sum in C."""
+    for training in trainings.values():
         try:
             results = [checked(training, seed=seed) for seed in range(seeds)]
         except InputError as error:
-            yield False, f"| {name} | {error} | |"
+            yield False, str(error), ""
             continue
         count = sum(result.passes for result in results)
-        failed = sorted({one for result in results for one in failing(result)})
+        failed = sorted({name for result in results for name in failing(result)})
+        words = f" ({', '.join(failed)})" if failed else ""
         largest = max(result.largest for result in results)
-        words = f"{count} of {seeds}" + (f" ({', '.join(failed)})" if failed else "")
-        yield count == seeds, f"| {name} | {words} | {largest:.2f} C |"
+        yield count == seeds, f"passes with {count} of {seeds} seeds{words}", f"{largest:.2f}"
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Prints the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="of each right training")
     parser.add_argument("--only", nargs="*", help="names of trainings")
-    parser.add_argument("--write", action="store_true", help="the page of the docs")
+    parser.add_argument("--write", action="store_true", help=f"keep the rows in {TABLE.name}")
     args = parser.parse_args()
-    blind_wrong, blind_right = blind()
-    lines: list[str] = []
-
-    def add(title: str, head: str, rows: Iterator[tuple[bool, str]]) -> None:
-        good = total = 0
-        table = []
-        for is_good, row in rows:
-            print(row, flush=True)
-            good, total = good + is_good, total + 1
-            table.append(row)
-        if total:
-            columns = head.count("|") - 1
-            text = [f"## {title}: {good} of {total}", "", head, "|---" * columns + "|", *table, ""]
-            lines.extend(text)
-
-    def some(trainings: dict[str, Training]) -> dict[str, Training]:
-        return {n: one for n, one in trainings.items() if not args.only or n in args.only}
-
-    head = "| wrong training | found by |"
-    add("Wrong trainings that are found", head, wrong_rows(some(WRONG)))
-    add("Blind wrong trainings that are found", head, wrong_rows(some(blind_wrong)))
-    head = "| right training | passes with seeds | largest difference of a sum |"
-    add("Right trainings that pass", head, right_rows(some(RIGHT), args.seeds))
-    add("Blind right trainings that pass", head, right_rows(some(blind_right), args.seeds))
-    print("\n".join(line for line in lines if line.startswith("##")))
+    kept: list[tuple[str, ...]] = []
+    for origin, (wrong, right) in {"own": (WRONG, RIGHT), "blind": blind()}.items():
+        for kind, trainings in (("wrong", wrong), ("right", right)):
+            names = [name for name in trainings if not args.only or name in args.only]
+            chosen = {name: trainings[name] for name in names}
+            rows = wrong_rows(chosen) if kind == "wrong" else right_rows(chosen, args.seeds)
+            good = 0
+            for name, (is_good, *cells) in zip(names, rows, strict=True):
+                print(name, *cells, sep="\t", flush=True)
+                kept.append((origin, kind, name, *cells))
+                good += is_good
+            print(f"{origin} {kind} trainings judged rightly: {good} of {len(names)}")
     if args.write:
-        start = PAGE.read_text(encoding="utf-8").split("## ")[0]
-        PAGE.write_text(start + "\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        columns = ["list", "kind", "training", "result", "largest_difference_in_C"]
+        pd.DataFrame(kept, columns=columns).to_csv(TABLE, sep="\t", index=False)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.published [results/NAME ...]
 
 Keeps what the results of published audits say in docs/results/published/NAME.tsv, and writes the
-table of docs/published.md from all that is kept, and from papers.yaml beside it: what each paper
+table of docs/papers.md from all that is kept, and from papers.yaml beside it: what each paper
 says, where, and what differs.
 """
 
@@ -20,7 +20,7 @@ from dpcanary.experiment.experiment_config import read_experiment
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results/published"
-PAGE = DOCS / "published.md"
+PAGE = DOCS / "papers.md"
 _START, _END = "<!-- table: python -m benchmarks.published -->\n", "<!-- end of table -->\n"
 _COLUMNS = ["audit", "num_runs", "num_slots", "threshold_rule", "conversion", "is_valid", "epsilon"]
 _HEAD = (

@@ -1,4 +1,4 @@
-"""What shuffled batches leak: the table of docs/shuffling.md.
+"""What shuffled batches leak: the table of docs/pitfalls.md.
 
 `proven` is a lower bound on epsilon of the worst case that is drawn, by its exact law: the draws
 give a confidence interval that assumes nothing (`dpcanary.accounting.simulate_epsilon`). `claimed`

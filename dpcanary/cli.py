@@ -44,7 +44,7 @@ app.add_typer(secrets, name="secrets")
 app.command(
     no_args_is_help=True,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=f"Published audits (docs/published.md): {', '.join(published_names())}.",
+    epilog=f"Published audits (docs/papers.md): {', '.join(published_names())}.",
 )(run)
 
 

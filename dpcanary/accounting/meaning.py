@@ -165,7 +165,7 @@ def largest_guess(curve: TradeOffCurve, values: int, *, adjacency: Adjacency) ->
 
     Under substitute adjacency it is the largest p with p <= 1 - f((1 - p) / (k - 1)), and some
     mechanism attains it for every f that is its own inverse; otherwise it is 1 - f(1 / k), the best
-    power of a test whose false positive rate is that of a blind guess (docs/validity.md).
+    power of a test whose false positive rate is that of a blind guess (docs/proofs.md).
     """
     if adjacency is not Adjacency.SUBSTITUTE:
         return float(1 - curve.fnr(1 / values))

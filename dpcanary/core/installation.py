@@ -10,7 +10,7 @@ LIBRARY = Path(__file__).parents[2]
 _INSTALLED = LIBRARY / "dpcanary" / "workflow" / "files"
 IS_CLONE = not _INSTALLED.is_dir()
 SNAKEFILE = (LIBRARY if IS_CLONE else _INSTALLED) / "Snakefile"
-# The folder of the configs that make audits of the literature; see docs/published.md.
+# The folder of the configs that make audits of the literature; see docs/papers.md.
 PUBLISHED = "published"
 
 

@@ -1,6 +1,6 @@
 """A lower bound that holds at every number of runs at once: an e-process for each curve.
 
-docs/validity.md proves that it is valid.
+docs/proofs.md proves that it is valid.
 """
 
 from dataclasses import dataclass

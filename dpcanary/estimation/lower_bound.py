@@ -76,7 +76,7 @@ def estimate_epsilon(
 ) -> EpsilonEstimate:
     """Bounds epsilon from below by how well the scores tell the worlds apart.
 
-    docs/validity.md explains the rules and proves that they are valid. The scores must be
+    docs/validity.md explains the rules, and docs/proofs.md proves them. The scores must be
     independent, as those of runs with independent randomness are.
 
     Args:

@@ -52,7 +52,7 @@ def assess_claim(
 
     The scores' comparisons are compared with those of simulated audits, by the best possible
     adversary, of exactly the accounted mechanism: no adversary's statistics have a larger upper
-    tail (docs/validity.md, least favourable pair). The statistics are the AUC and the best
+    tail (docs/proofs.md, least favourable pair). The statistics are the AUC and the best
     threshold; the one that is rarer decides, and is compared with the rarer one of every simulated
     audit. The p-value is exact at any number of simulations (Barnard, 1963).
 

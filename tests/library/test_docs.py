@@ -1,6 +1,7 @@
 """Pages of the documentation: examples run, links lead somewhere, and what they name exists."""
 
 import re
+import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -36,8 +37,8 @@ def run_examples(page: str) -> dict:
 
 
 @pytest.mark.long
-def test_the_examples_of_the_library_run(capsys):
-    names = run_examples("library.md")
+def test_the_tour_of_the_library_gives_what_its_page_says(capsys):
+    names = runpy.run_path(str(DOCS / "examples/library_tour.py"))
     for name, epsilon, tolerance in (
         ("estimate", 9.2, 0.05), ("one_canary", 8.1, 0.5), ("of_first_slot", 8.2, 0.5),
         ("pooled", 9.4, 0.5),
@@ -54,17 +55,35 @@ def test_the_examples_of_the_library_run(capsys):
     assert last == "unknown optimizer 'adma': did you mean 'adam'?"
 
 
-def test_the_examples_of_modules_and_metagradients_run(capsys):
-    run_examples("training.md")
+def test_programs_of_modules_and_metagradients_run(capsys):
+    runpy.run_path(str(DOCS / "examples/own_module.py"))
     assert capsys.readouterr().out.splitlines() == ["(20, 2, 1)", "(20, 419)"]
-    names = run_examples("metagradients.md")
+    names = runpy.run_path(str(DOCS / "examples/metagradients.py"))
     assert capsys.readouterr().out == "loss gap: 0.1 at first, 5 at last\n"
     assert names["gaps"][-1] == pytest.approx(4.7, abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("page", "program"),
+    [
+        ("library.md", "library_tour.py"),
+        ("metagradients.md", "metagradients.py"),
+        ("../README.md", "watched_training.py"),
+    ],
+)
+def test_lines_of_a_page_are_those_of_its_program(page, program):
+    """But for imports, which a program has at its head."""
+    code = (DOCS / "examples" / program).read_text()
+    shown = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    lines = [line for block in shown for line in block.splitlines()]
+    lines = [line for line in lines if not line.startswith(("from ", "import "))]
+    assert len(lines) > 10
+    assert not [line for line in lines if line not in code.splitlines()]
+
+
 @pytest.mark.long
 def test_examples_for_those_who_come_from_another_tool_run(capsys):
-    names = run_examples("coming_from.md")
+    names = run_examples("comparison.md")
     assert len(capsys.readouterr().out.splitlines()) == 4
     # privacy-estimates 0.1.0.post1 gives this for the same counts with method "beta".
     assert names["fixed"].epsilon_lower == pytest.approx(1.0372426951213127, abs=1e-9)
@@ -166,7 +185,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_the_network(
 
 def test_every_namespace_has_its_place_in_the_site():
     """Sphinx documents what a module has in `__all__`; the first page's own names are listed."""
-    page = TEXTS[Path("docs/reference.md")]
+    page = (DOCS / "api.rst").read_text()
     spaces = {name for name in dpcanary.__all__ if isinstance(getattr(dpcanary, name), ModuleType)}
     assert {*re.findall(r"automodule:: dpcanary\.(\w+)", page)} == spaces
     there = {name for space in spaces for name in getattr(dpcanary, space).__all__}
@@ -217,7 +236,8 @@ def test_a_recipe_runs_and_proves_more_than_membership(name):
 def test_what_the_page_shows_of_a_recipe_is_in_its_program(name):
     """Also all values of arguments, in lines that are shorter."""
     link = f"(examples/{name}.py)"
-    [recipe] = [part for part in TEXTS[Path("docs/recipes.md")].split("\n## ") if link in part]
+    recipes = TEXTS[Path("docs/watching.md")].partition("\n## Recipes\n")[2].partition("\n## ")[0]
+    [recipe] = [part for part in recipes.split("\n### ") if link in part]
     program = (DOCS / "examples" / f"{name}.py").read_text()
     [code] = re.findall(r"```python\n(.*?)```", recipe, re.DOTALL)
     lines = [line.strip() for line in code.splitlines()]

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sampling import some_of
@@ -21,7 +22,7 @@ from torch.nn.utils import vector_to_parameters
 from typer.testing import CliRunner
 
 from benchmarks import further_loops
-from benchmarks.check import NOT_FOUND, OTHER_SETTINGS, RIGHT, WRONG
+from benchmarks.check import NOT_FOUND, OTHER_SETTINGS, RIGHT, TABLE, WRONG
 from benchmarks.loops import by_hand, clipped_by, one_at_a_time, opacus, summed, unclipped
 from dpcanary import Records, check_mechanism
 from dpcanary.checking.mechanism.clipping_tests import _normalisation
@@ -571,11 +572,15 @@ def test_the_command(monkeypatch):
     page = (EXAMPLES.parent / "check.md").read_text()
     [shown] = re.findall(r"\$ dpcanary check checked_training:train\n((?:.*\n)*?)```", page)
     assert masked(good.stdout) == masked(shown)
-    score = (EXAMPLES.parent / "check_score.md").read_text()
-    assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in " ".join(score.split())
-    assert all(f"| {loop.name} |" in score for loop in WRONG)
-    assert all(f"| {loop.name} | not found |" in score for loop in NOT_FOUND)
-    assert all(f"- {loop.name}\n" in score for loop in RIGHT)
+    page = " ".join((EXAMPLES.parent / "reliability.md").read_text().split())
+    assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in page
+    rows = pd.read_csv(TABLE, sep="\t")
+    listed = {(row.kind, row.loop) for row in rows[rows["list"] == "main"].itertuples()}
+    assert listed == {("wrong", loop.name) for loop in (*WRONG, *NOT_FOUND)} | {
+        ("right", loop.name) for loop in RIGHT
+    }
+    missed = rows[(rows["list"] == "main") & (rows["result"] == "not found")]
+    assert {*missed["loop"]} == {loop.name for loop in NOT_FOUND}
     bad = run("train_by_hand", "--num-trainings", "20")
     assert bad.exit_code == 3
     assert "FAIL  normalisation" in bad.stdout

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.museum import EXHIBITS, installed, markdown_rows, printed
 
-PAGE = Path(__file__).parents[2] / "docs/museum.md"
+PAGE = Path(__file__).parents[2] / "docs/reliability.md"
 
 
 def test_the_table_of_the_documents_is_that_of_the_exhibits():

@@ -57,6 +57,6 @@ def test_saved_notebooks_are_whole(path):
 
 
 def test_there_is_one_for_each_audience():
-    listed = (FOLDER / "README.md").read_text()
+    listed = (FOLDER.parent / "tutorial.md").read_text()
     assert [path.stem for path in NOTEBOOKS] == ["cluster", "engineer", "researcher"]
-    assert all(f"({path.name})" in listed for path in NOTEBOOKS)
+    assert all(f"(notebooks/{path.name})" in listed for path in NOTEBOOKS)

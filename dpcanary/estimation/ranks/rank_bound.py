@@ -112,7 +112,7 @@ def estimate_epsilon_from_ranks(
     Each secret of the training data was drawn by a known law, so that each of its candidates is the
     true one with the same probability, whatever all else is. After training, an attack ranks the
     candidates of each secret. Nothing else of the training needs to be known: this audits finished
-    models. docs/validity.md proves the rules.
+    models. docs/proofs.md proves the rules.
 
     Secrets of several trainings, one after the other, count like secrets of one.
 

@@ -1,7 +1,7 @@
 """The largest chance that an attack ranks a secret among the first, by the trade-off curve.
 
 A record holds a secret, one of k values, uniform whatever all else is. Somebody sees what a
-training releases, and ranks the k values. docs/validity.md proves what this module computes.
+training releases, and ranks the k values. docs/proofs.md proves what this module computes.
 
 Under substitute adjacency, a training that satisfies the curve f, which is its own inverse, has the
 true value among the first r < k with probability at most p, the solution of

@@ -1,6 +1,6 @@
 """Rules by which ranks of secrets refute a trade-off curve: their p-values, and one entry each.
 
-docs/validity.md proves each of them.
+docs/proofs.md proves each of them.
 """
 
 from collections.abc import Callable
