@@ -20,46 +20,60 @@ class AuditedData:
     Attributes:
         source: the path of a file, or the name of a known source.
         label_column: of a table.
+        label_kind: `classes`, or `numbers` for loss `squared_error`.
         num_records: private records.
         balanced: whether every class has equally many of them.
+        standardised: whether features are standardised.
         described: in words, for the user.
     """
 
     source: str
     label_column: str
+    label_kind: str
     num_records: int
     balanced: bool
+    standardised: bool
     described: str
 
     @property
     def settings(self) -> dict[str, Any]:
         """The dataset in a config."""
         named = {"label_column": self.label_column} if self.label_column != "label" else {}
+        if self.label_kind != "classes":
+            named["label_kind"] = self.label_kind
+        kept = {} if self.standardised else {"standardised": False}
         return {
             "source": self.source,
             **named,
             "num_records": self.num_records,
             "balanced": self.balanced,
+            **kept,
         }
 
 
-def read_source(source: str, *, label_column: str = "label") -> Source:
+def read_source(source: str, *, label_column: str = "label", label_kind: str = "classes") -> Source:
     """The records of a user's file, or of a known source that needs no download.
 
     Args:
         source: the path of the file, or the name of the source.
         label_column: of a table.
+        label_kind: `classes` or `numbers`.
 
     Raises:
         InputError: if the source is unknown or damaged.
     """
     if source in KNOWN_SOURCES and not KNOWN_SOURCES[source].is_generated:
         raise InputError(f"source {source} is downloaded: name it in a config (dpcanary init)")
-    return load_source(source, label_column=label_column)
+    return load_source(source, label_column=label_column, label_kind=label_kind)
 
 
 def audited_data(
-    records: Source, *, source: str, label_column: str = "label", num_records: int | None = None
+    records: Source,
+    *,
+    source: str,
+    label_column: str = "label",
+    num_records: int | None = None,
+    standardised: bool = True,
 ) -> AuditedData:
     """Decides how many of a source's records are private.
 
@@ -71,6 +85,7 @@ def audited_data(
         source: the name of the source in a config.
         label_column: of a table.
         num_records: private records.
+        standardised: whether features are standardised; not for ids of tokens.
 
     Raises:
         InputError: if there are too few records.
@@ -83,14 +98,15 @@ def audited_data(
             f"num_records is {num_records}; of the {total} records of {source}, at least 1 must be"
             " private and 2 others, for the adversary and the test"
         )
-    counts = np.bincount(records.training.labels, minlength=classes)
-    wanted = num_records or total // 2
+    wanted, has_classes = num_records or total // 2, records.training.has_classes
+    counts = np.bincount(records.training.labels, minlength=classes) if has_classes else np.zeros(1)
     balanced = wanted % classes == 0 and counts.min() >= wanted // classes
-    if num_records is None and not balanced:
+    if num_records is None and has_classes and not balanced:
         even = wanted - wanted % classes
         if even and counts.min() >= even // classes:
             wanted, balanced = even, True
-    data = AuditedData(source, label_column, wanted, bool(balanced), "")
+    kind = "classes" if has_classes else "numbers"
+    data = AuditedData(source, label_column, kind, wanted, bool(balanced), standardised, "")
     return replace(data, described=_described(records, data))
 
 
@@ -100,10 +116,15 @@ def _described(source: Source, data: AuditedData) -> str:
     each = "equally many of each class" if data.balanced else "drawn from all alike"
     others = len(source.training) - data.num_records
     names = f" ({', '.join(source.class_names)})" if 0 < len(source.class_names) <= 5 else ""
+    labels = "labels are numbers"
+    if source.training.has_classes:
+        labels = f"{source.num_classes} classes{names}"
+    scaled = ["features"] * data.standardised + ["labels"] * (not source.training.has_classes)
+    by = f" {' and '.join(scaled).capitalize()} are standardised by the adversary's records."
     return (
-        f"Data: {data.source}, {len(source.training):,} records x {size}, {source.num_classes}"
-        f" classes{names}. {data.num_records:,} of them are private ({each}); the other {others:,}"
-        " serve the adversary and the test. Features are standardised by the adversary's records."
+        f"Data: {data.source}, {len(source.training):,} records x {size}, {labels}."
+        f" {data.num_records:,} of them are private ({each}); the other {others:,} serve the"
+        f" adversary and the test.{by if scaled else ''}"
     )
 
 

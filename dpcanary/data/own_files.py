@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpcanary.core.files import Arrays, read_npz
 from dpcanary.data.archives import reading_source
 from dpcanary.data.record_source import Source
-from dpcanary.data.records import Records, integer_labels, records_from
+from dpcanary.data.records import Records, integer_labels, number_labels, records_from
 from dpcanary.errors import InputError
 
 _SAVE_AS_UTF8 = (
@@ -22,17 +22,17 @@ _SAVE_AS_UTF8 = (
 _LOG = logging.getLogger(__name__)
 
 
-def read_arrays_of(path: Path) -> Source:
+def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
     """Reads an .npz with `features`, `labels`, and optionally `test_features`, `test_labels`."""
     arrays = read_npz(path)
     has_test = "test_features" in arrays or "test_labels" in arrays
     prefixes = ("", "test_") if has_test else ("",)
-    parts = [_part(path, arrays, prefix) for prefix in prefixes]
+    parts = [_part(path, arrays, prefix, label_kind) for prefix in prefixes]
     _check_sizes(f"{path}: array 'features'", parts[0].features)
     return Source(str(path), *parts)
 
 
-def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
+def _part(path: Path, arrays: Arrays, prefix: str, label_kind: str) -> Records:
     features, labels = f"{prefix}features", f"{prefix}labels"
     missing = [name for name in (features, labels) if name not in arrays]
     if missing:
@@ -40,7 +40,8 @@ def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
     numbers = arrays[features]
     if numbers.dtype.kind not in "fiub":
         raise InputError(f"{path}: {features} must be real numbers, not {numbers.dtype}")
-    checked = integer_labels(f"{path}: {labels}", arrays[labels])
+    check = number_labels if label_kind == "numbers" else integer_labels
+    checked = check(f"{path}: {labels}", arrays[labels])
     return records_from(path, as_numbers(numbers), checked)
 
 
@@ -76,11 +77,13 @@ _MANY = 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
-def read_own_table(path: Path, label_column: str = "label") -> Source:
+def read_own_table(
+    path: Path, label_column: str = "label", *, label_kind: str = "classes"
+) -> Source:
     """Reads a .parquet, .csv or .tsv file; all columns but that of the labels are features.
 
-    Labels are integers from 0, or texts, whose classes are numbered in alphabetical order. A pandas
-    index that was saved with a .parquet file is left out.
+    Labels are integers from 0, or texts, whose classes are numbered in alphabetical order; or they
+    are numbers. A pandas index that was saved with a .parquet file is left out.
     """
     table = _without_index(path, _table(path))
     names = table.column_names
@@ -93,7 +96,11 @@ def read_own_table(path: Path, label_column: str = "label") -> Source:
             f"{path} must have one column {label_column!r}, and others; its columns are"
             f" {_listed(names)}; name the column of labels by label_column"
         )
-    labels, classes = _labels(path, label_column, table.column(label_column))
+    column, classes = table.column(label_column), ()
+    if label_kind == "numbers":
+        labels = number_labels(str(path), _values(path, label_column, column))
+    else:
+        labels, classes = _labels(path, label_column, column)
     table = table.drop_columns([label_column])
     columns = zip(table.column_names, table.columns, strict=True)
     values = {name: _values(path, name, column) for name, column in columns}

@@ -40,7 +40,7 @@ def load_records(
         InputError: if a file is missing, is wrong, or has another hash than the stage says.
     """
     if features is not None:
-        return read_arrays_of(features)
+        return read_arrays_of(features, label_kind=stage.label_kind)
     check_hashes(files, [*map(sha256_of_file, files)] if stage.sha256 else [], stage.sha256)
     return load_source(
         stage.source,
@@ -49,6 +49,7 @@ def load_records(
         num_test=stage.num_test,
         seed=stage.seed,
         label_column=stage.label_column,
+        label_kind=stage.label_kind,
     )
 
 
@@ -60,17 +61,21 @@ def load_source(
     num_test: int | None = None,
     seed: int = 0,
     label_column: str = "label",
+    label_kind: str = "classes",
 ) -> Source:
     """Reads or generates the records of a known source, or those of a user's own file.
 
     `files` are the training part, then the test part if there is one; the seed is that of a source
-    that is drawn, and the label column that of a user's table.
+    that is drawn, the label column that of a user's table, and the kind that of a user's labels.
     """
     entry = KNOWN_SOURCES.get(source)
     if entry is None:
-        kept = _own(source, files, label_column).first(max_records=max_records, num_test=num_test)
+        whole = _own(source, files, label_column, label_kind)
+        kept = whole.first(max_records=max_records, num_test=num_test)
         _check_classes(kept)
         return kept
+    if label_kind != "classes":
+        raise InputError(f"source {source} has classes: label_kind {label_kind} is for own files")
     if len(files) < min(entry.max_files, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
     if len(files) > entry.max_files:
@@ -84,7 +89,7 @@ def load_source(
     return whole.first(max_records=max_records, num_test=num_test)
 
 
-def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
+def _own(source: str, files: Sequence[Path], label_column: str, label_kind: str) -> Source:
     suffix = Path(source).suffix
     if suffix not in OWN_SUFFIXES:
         raise InputError(
@@ -94,19 +99,23 @@ def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
     if len(files) > 1:
         raise InputError(f"source {source} is read from 1 file; {len(files)} are given")
     [path] = files or [Path(source)]
-    return read_arrays_of(path) if suffix == ".npz" else read_own_table(path, label_column)
+    if suffix == ".npz":
+        return read_arrays_of(path, label_kind=label_kind)
+    return read_own_table(path, label_column, label_kind=label_kind)
 
 
 _FEW = 4  # so few records may all be of different classes
 
 
 def _check_classes(kept: Source) -> None:
-    """Refuses a single class, and gaps: an output would be trained for a class without a record."""
+    """Refuses a single label, and gaps: an output would be trained for a class without a record."""
     labels = np.unique(kept.training.labels)
     if len(labels) == 1:
         raise InputError(
-            f"{kept.name}: all records have the same label; training needs at least two classes"
+            f"{kept.name}: all records have the same label; training needs at least two"
         )
+    if not kept.training.has_classes:
+        return
     if len(labels) == len(kept.training) > _FEW:
         raise InputError(
             f"{kept.name}: every record has a label of its own, so there is nothing to learn; is"

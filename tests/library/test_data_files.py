@@ -49,6 +49,23 @@ def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(known, tmp_path)
     assert Products(seeded).data("mine").origin == origins[2]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_labels_are_numbers_if_the_config_says_so(tmp_path, suffix):
+    labels, path = [-3.5, 4, 1999, 4], tmp_path / f"mine{suffix}"
+    if suffix == ".npz":
+        np.savez(path, features=np.arange(8).reshape(4, 2), labels=labels)
+    else:
+        path.write_text("a,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(labels)))
+    stage = {"source": f"mine{suffix}", "num_records": 2, "seed": 0}
+    source = load_records(DatasetStage(**stage, label_kind="numbers"), files=[path])
+    np.testing.assert_array_equal(source.training.labels, np.float32(labels))
+    assert (source.num_classes, source.class_names) == (1, ())
+    with pytest.raises(InputError, match="labels must be integers from 0"):
+        load_records(DatasetStage(**stage), files=[path])
+    with pytest.raises(InputError, match="digits has classes: label_kind numbers is for own files"):
+        load_records(DatasetStage(**stage | {"source": "digits"}, label_kind="numbers"), files=[])
+
+
 def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     files = []
     for revision in (None, "a" * 40, "b" * 40):

@@ -431,6 +431,25 @@ def test_splits(counts, way):
     np.testing.assert_allclose(split.scaling.deviation, np.where(deviation > 0, deviation, 1))
 
 
+def test_numbers_to_predict_are_scaled_by_the_auxiliary_ones_and_ids_of_tokens_stay():
+    numbers = (FEATURES[:, 0] * 1e5 + 3).astype(np.float32)
+    source = Source("some", Records(BYTES.astype(np.uint16), numbers))
+    split = split_records(source, num_records=50, seed=1, balanced=False, standardised=False)
+    known = numbers[[*map(np.argmin, np.abs(  # the rows of the auxiliary records
+        split.auxiliary.labels[:, None] * split.label_scaling.deviation + split.label_scaling.mean
+        - numbers)
+    )]]  # fmt: skip
+    np.testing.assert_allclose(split.label_scaling.mean, known.mean(dtype=float), rtol=1e-5)
+    np.testing.assert_allclose(split.label_scaling.deviation, known.std(dtype=float), rtol=1e-5)
+    expected = numbers[split.private_rows] - split.label_scaling.mean[0]
+    expected = expected / split.label_scaling.deviation[0]
+    np.testing.assert_allclose(split.private.labels, expected, rtol=1e-5)
+    assert split.private.features.dtype == np.int64
+    np.testing.assert_array_equal(split.private.features, BYTES[split.private_rows])
+    with pytest.raises(InputError, match=r"some: labels are numbers, .* set balanced: false"):
+        split_records(source, num_records=50, seed=1)
+
+
 def test_the_seed_decides_the_split_and_counts_and_blocks_do_not(monkeypatch):
     def split(seed: int = 3, **counts: Any) -> Split:
         return split_records(SOURCE, num_records=60, seed=seed, **counts)
