@@ -15,13 +15,25 @@ class SourceKeys(ClosedModel):
         description=f"a known source ({', '.join(f'`{name}`' for name in KNOWN_SOURCES)}), or the"
         " path of an .npz file with arrays `features` (records x features, or records x channels x"
         " height x width) and `labels` (records; integers from 0, or numbers), or of a .parquet,"
-        " .csv or .tsv table with a column of labels and a column per feature"
+        " .csv, .tsv, .csv.gz or .tsv.gz table with a column of labels and a column per feature, or"
+        " of a folder, with a slash at its end, that holds .parquet files or a folder of images for"
+        " each class"
     )
     label_column: str = Field("label", description="the column of labels in a table of your own")
     label_kind: Literal["classes", "numbers"] = Field(
         "classes",
         description="what the labels are: `classes`, or for loss `squared_error` `numbers`, which"
         " are standardised as features are",
+    )
+    preparation: str | None = Field(
+        None,
+        description="a file that says how the columns of a table of your own become numbers, made"
+        " from the adversary's records by `dpcanary audit --prepare`",
+    )
+    image_size: Count | None = Field(
+        None,
+        description="height and width to which images in a folder of your own are cut and scaled;"
+        " by default all must have one size",
     )
     max_records: Count | None = Field(
         None, description="read only the first records of the source's training part"

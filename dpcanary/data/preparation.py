@@ -5,10 +5,10 @@ takes from those of the adversary. Each record is then encoded by itself, so tha
 differ in a record differ in this one after preparation, too.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from dpcanary.errors import InputError
 
 _WIDTH, _WIDEST_NAME, _MOST_LINES = 80, 16, 40
 _HEADER = ("column", "kind", "what is wrong", "what --prepare does")
+_NOTHING = Remark("-", "as it is", blocks=False)
 _REMEDY = "make it again by `dpcanary audit --prepare`, or mend it"
 
 
@@ -97,11 +98,13 @@ class Preparation(ClosedModel):
     def written(self, source: str) -> str:
         """The file, as YAML."""
         values = self.model_dump(mode="json", exclude_defaults=True)
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
+        text = yaml.safe_dump(
+            values, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+        )
         return (
-            f"# What is done with the columns of {source}: numbers and categories are used, all else"
-            " is dropped.\n# Written by dpcanary audit --prepare, from the adversary's records"
-            " alone. You may edit it.\n" + text
+            f"# What is done with the columns of {source}: numbers and categories are used, all"
+            " else is dropped.\n# Written by dpcanary audit --prepare, from the adversary's records"
+            f" alone. You may edit it.\n{text}"
         )
 
 
@@ -142,45 +145,48 @@ class Look:
     @property
     def blocks(self) -> bool:
         """Whether the table cannot be used as it is."""
-        return any(remark.blocks for _, remark in self._remarks)
+        return any(remark.blocks for remarks in self._remarks.values() for remark in remarks)
 
     @property
     def is_open(self) -> bool:
         """Whether a preparation leaves something to the user."""
-        return any(remark.is_open for _, remark in self._remarks)
+        return any(remark.is_open for remarks in self._remarks.values() for remark in remarks)
 
     @property
-    def _remarks(self) -> list[tuple[str, Remark]]:
-        of_columns = [(name, one) for name, found in self.columns.items() for one in found.remarks]
-        return [(self.label_column, remark) for remark in self.of_labels] + of_columns
+    def _remarks(self) -> dict[str, tuple[Remark, ...]]:
+        of_columns = {name: judgement.remarks for name, judgement in self.columns.items()}
+        return {self.label_column: self.of_labels, **of_columns}
+
+    def rows(self, *, whole: bool) -> list[dict[str, str]]:
+        """What is to be said of columns; or of each column something, if it is `whole`."""
+        kinds = {name: judgement.column.kind for name, judgement in self.columns.items()}
+        return [
+            {
+                "column": name,
+                "kind": kinds.get(name, "label"),
+                "what": remark.what,
+                "remedy": remark.remedy,
+            }
+            for name, remarks in self._remarks.items()
+            for remark in remarks or (_NOTHING,) * whole
+        ]
 
     def lines(self, *, whole: bool = False) -> list[str]:
-        """A table of what is to be said; or of all columns, if it is `whole`."""
-        kinds = {name: judgement.column.kind for name, judgement in self.columns.items()}
-        kinds = {self.label_column: "label", **kinds}
-        remarks: dict[str, list[Remark]] = {name: [] for name in kinds}
-        for name, remark in self._remarks:
-            remarks[name].append(remark)
-        rows = []
-        for name, kind in kinds.items():
-            first = (_short(name), kind)
-            for remark in remarks[name] or [Remark("-", "as it is")] * whole:
-                rows.append((*first, remark.what, remark.remedy))
-                first = ("", "")
-        lines = table_lines(_HEADER, rows[:_MOST_LINES], width=_WIDTH)
-        return lines + [f"and {len(rows) - _MOST_LINES} lines more"] * (len(rows) > _MOST_LINES)
+        """These rows as a table; of so many columns that few can be read, only the first."""
+        rows = self.rows(whole=whole)
+        cells = [[_short(row.pop("column")), *row.values()] for row in rows[:_MOST_LINES]]
+        for above, below in reversed([*pairwise(cells)]):
+            if above[:2] == below[:2]:
+                below[:2] = "", ""
+        left = len(rows) - _MOST_LINES
+        return [*table_lines(_HEADER, cells, width=_WIDTH), *[f"and {left} more"] * (left > 0)]
 
-    def check(self, *, prepared: bool) -> None:
-        """Refuses a table that cannot be used, as it is or prepared.
-
-        Raises:
-            InputError: with all that is in the way, as a table.
-        """
-        if not (self.is_open if prepared else self.blocks):
-            return
-        ways = "mend the file" if self.is_open else "mend the file, or add --prepare"
-        table = "\n".join(self.lines())
-        raise InputError(f"{self.path} cannot be used as it is; {ways}.\n\n{table}")
+    def refusal(self, *, prepared: bool) -> InputError:
+        """The error that says all that is in the way of a table, as it is or `prepared`."""
+        mend = "mend what --prepare leaves to you" if prepared else "mend the file"
+        ways = mend if self.is_open else f"{mend}, or add --prepare"
+        text = f"{self.path} cannot be used{' as it is' * (not prepared)}; {ways}."
+        return InputError("\n".join([text, "", *self.lines()]))
 
     def preparation(self, table: pd.DataFrame) -> Preparation:
         """The preparation that follows from the rows that were looked at: those of this table."""

@@ -31,6 +31,10 @@ def split_records(
     deviation of the auxiliary records alone, so that scaling reads nothing private; images by those
     of each channel. Those that are not `standardised` stay as they are. Labels that are numbers
     always are.
+
+    Raises:
+        InputError: if there are too few records, or features were prepared by values of records
+            that the adversary does not know.
     """
     if source.kind == "texts":
         raise InputError(
@@ -48,6 +52,8 @@ def split_records(
             " none as auxiliary or test records; lower num_records"
         )
     auxiliary = _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
+    if source.prepared is not None:
+        source.prepared.check(source.name, auxiliary)
     if source.test is None:
         test_part, left = records, others[len(auxiliary) :]
     else:

@@ -54,7 +54,7 @@ class Column(ClosedModel):
     marked: bool = False
 
     def encoded(self, name: str, cells: "pd.Series[Any]") -> pd.DataFrame:
-        """The columns of numbers that stand for a column. Each row depends on its own cell alone."""
+        """The numbers that stand for a column: each row depends on its own cell alone."""
         columns: dict[str, Any] = {}
         if self.kind == "number":
             values = numbers_of(cells)
@@ -125,7 +125,10 @@ def markers_among(numbers: NDArray[Any]) -> list[float]:
         >>> markers_among(np.array([18, 999, 35, -99, 90, 72]))
         [-99.0, 999.0]
     """
-    values = np.unique(numbers[np.isfinite(numbers)]).astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if not len(finite) or not np.isin([finite.min(), finite.max()], _MARKERS).any():
+        return []  # a sort saved
+    values = np.unique(finite).astype(np.float64)
     are_nines = np.isin(values, _MARKERS)
     others = values[~are_nines]
     if len(others) < 2:
@@ -137,13 +140,13 @@ def markers_among(numbers: NDArray[Any]) -> list[float]:
 
 def are_identifiers(name: str, numbers: NDArray[Any]) -> bool:
     """Whether numbers count the records, or are whole and different under a name of identifiers."""
-    if not differ_in_all_rows(numbers):
+    if not _differ_in_all_rows(numbers):
         return False
     spread = float(numbers.max()) - float(numbers.min())
     return bool(_IDENTIFIER.search(name)) or spread <= _ROWS_PER_IDENTIFIER * len(numbers)
 
 
-def differ_in_all_rows(numbers: NDArray[Any]) -> bool:
+def _differ_in_all_rows(numbers: NDArray[Any]) -> bool:
     """Whether many numbers are whole, and all different."""
     are_whole = bool(np.all(np.isfinite(numbers)) and np.all(numbers == np.floor(numbers)))
     return are_whole and MANY_ROWS <= len(numbers) == len(np.unique(numbers))
@@ -156,7 +159,7 @@ def judged(name: str, cells: "pd.Series[Any]") -> Judgement:
     unreadable = numbers.isna() & ~is_missing
     if texts.nunique() < (1 if is_missing.any() else 2) or is_missing.all():
         what = "empty" if is_missing.all() else "the same in all rows"
-        return Judgement(Column(kind="constant"), (Remark(what, "dropped", is_missing.any()),))
+        return Judgement(Column(kind="constant"), (Remark(what, "dropped"),))
     if unreadable.sum() <= _MOST_UNREADABLE * len(cells.dropna()):
         return _number(name, numbers, is_missing, unreadable)
     if _are_dates(cells, texts):
@@ -168,28 +171,39 @@ def judged(name: str, cells: "pd.Series[Any]") -> Judgement:
         kind: Kind = "identifier" if is_identifier else "text"
         return Judgement(Column(kind=kind), (Remark(what, "dropped"),))
     # The most frequent ones; of equally frequent ones the first in the alphabet.
-    kept = sorted(counts.sort_index().sort_values(ascending=False, kind="stable").index[:_MOST_CATEGORIES])
+    kept = sorted(
+        counts.sort_index().sort_values(ascending=False, kind="stable").index[:_MOST_CATEGORIES]
+    )
     column = Column(kind="category", categories=tuple(kept), marked=bool(is_missing.any()))
     each = f"the {len(kept)} most frequent" if len(kept) < num_texts else "each"
     remarks = [Remark(f"{num_texts} categories", f"a 0/1 column for {each}")]
     return Judgement(column, (*remarks, *_missing(is_missing, "a 0/1 column for missing")))
 
 
+def remarks_on_numbers(name: str, numbers: NDArray[Any]) -> list[Remark]:
+    """What is to be said of numbers that can be used as they are."""
+    if are_identifiers(name, numbers):
+        return [Remark("differs in all rows", "dropped", blocks=False)]
+    remarks = [
+        Remark(f"{marker:.0f} in {np.sum(numbers == marker):,} rows", "missing", blocks=False)
+        for marker in markers_among(numbers)
+    ]
+    if _differ_in_all_rows(numbers):
+        remedy = "kept; drop it if it is an identifier"
+        remarks.append(Remark("differs in all rows", remedy, blocks=False))
+    return remarks
+
+
 def _number(name: str, numbers: Any, is_missing: Any, unreadable: Any) -> Judgement:
-    if are_identifiers(name, numbers.to_numpy()):
-        what = Remark("differs in all rows", "dropped", blocks=False)
-        return Judgement(Column(kind="identifier"), (what,))
-    remarks = []
+    values = numbers.to_numpy()
+    remarks = remarks_on_numbers(name, values)
+    if are_identifiers(name, values):
+        return Judgement(Column(kind="identifier"), tuple(remarks))
     if unreadable.any():
-        remarks.append(Remark(f"{unreadable.sum():,} not numbers", "taken as missing"))
-    markers = markers_among(numbers.to_numpy())
-    for marker in markers:
-        count = numbers.eq(marker).sum()
-        remarks.append(Remark(f"{marker:.0f} in {count:,} rows", "taken as missing", blocks=False))
-    if differ_in_all_rows(numbers.to_numpy()):
-        remarks.append(Remark("differs in all rows", "kept; drop it if it is an identifier", False))
-    remarks += _missing(is_missing, "the median, and a 0/1 column for missing")
+        remarks.append(Remark(f"{unreadable.sum():,} not numbers", "missing"))
+    markers = markers_among(values)
     known = numbers.mask(numbers.isin(markers))
+    remarks += _missing(is_missing, "the median, and a 0/1 column for missing")
     column = Column(
         kind="number",
         markers=tuple(markers),
@@ -245,14 +259,23 @@ def judged_label(
         remarks.append(Remark("the same in all rows", "name another column", is_open=True))
     elif len(classes) == len(cells) > _FEW_RECORDS:
         regression = f"; or, {_REGRESSION}" if are_numbers else ""
-        remarks.append(Remark("differs in all rows", f"name another column{regression}", is_open=True))
+        remarks.append(
+            Remark("differs in all rows", f"name another column{regression}", is_open=True)
+        )
     elif are_numbers and not are_whole and len(classes) > _MANY_VALUES:
         remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
     elif are_numbers:
         if classes != tuple(map(str, range(len(classes)))):
             what = Remark("not 0, 1, 2, ...", f"numbered from 0 to {len(classes) - 1}")
             remarks.append(what)
-        if are_whole and len(classes) > _MANY_CLASSES:
-            what = f"{len(classes)} whole numbers"
-            remarks.append(Remark(what, f"classes; if they are counts, {_REGRESSION}", blocks=False))
+        remarks += remarks_on_label(numbers)
     return classes, remarks
+
+
+def remarks_on_label(labels: Any) -> list[Remark]:
+    """What is to be said of numbers that can be classes."""
+    distinct = np.unique(labels)
+    if len(distinct) <= _MANY_CLASSES or np.any(distinct != np.floor(distinct)):
+        return []
+    remedy = f"classes; if they are counts, {_REGRESSION}"
+    return [Remark(f"{len(distinct):,} whole numbers", remedy, blocks=False)]
