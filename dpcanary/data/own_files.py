@@ -16,7 +16,6 @@ from dpcanary.data.record_source import OWN_SUFFIXES, Source
 from dpcanary.data.records import Records, integer_labels, number_labels, records_from
 from dpcanary.data.table_columns import (
     LARGEST_LIKELY,
-    Remark,
     remarks_on_label,
     remarks_on_numbers,
 )
@@ -69,6 +68,8 @@ def read_own(
     if is_table:
         return _read_plain_table(path, label_column, label_kind=label_kind)
     if path.is_dir():
+        if label_kind == "numbers":
+            raise InputError(f"{path}: the labels of images in folders are classes, not numbers")
         return read_image_folder(path, size=image_size)
     return read_arrays_of(path, label_kind=label_kind)
 
@@ -164,20 +165,13 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     for name, column in values.items():
         _check_sizes(f"{path}: column {name!r}", column)
         for remark in remarks_on_numbers(name, column):
-            _warn(path, name, remark)
-    for remark in remarks_on_label(labels) if label_kind == "classes" and not classes else ():
-        _warn(path, label_column, remark)
+            text = f"{remark.what}, used as it is (--prepare: {remark.remedy})"
+            _LOG.warning("warning: %s: column %r: %s", path, name, text)
+    if label_kind == "classes" and not classes:
+        for remark in remarks_on_label(labels):
+            text = f"{remark.what}: {remark.remedy}"
+            _LOG.warning("warning: %s: column %r: %s", path, label_column, text)
     return Source(str(path), Records(np.column_stack(features), labels), class_names=classes)
-
-
-def _warn(path: Path, name: str, remark: Remark) -> None:
-    _LOG.warning(
-        "warning: %s: column %r: %s; used as it is (with --prepare: %s)",
-        path,
-        name,
-        remark.what,
-        remark.remedy,
-    )
 
 
 def _labels(
