@@ -225,8 +225,8 @@ def _are_dates(cells: "pd.Series[Any]", texts: "pd.Series[str]") -> bool:
         return False
     with warnings.catch_warnings():  # of a format that is not recognised
         warnings.simplefilter("ignore", UserWarning)
-        dates = pd.to_datetime(tried, errors="coerce")
-    return bool(dates.notna().mean() >= _SHARE_OF_DATES)
+        dates = [pd.to_datetime(tried, errors="coerce", dayfirst=first) for first in (False, True)]
+    return max(found.notna().mean() for found in dates) >= _SHARE_OF_DATES
 
 
 def classes_of(cells: "pd.Series[Any]") -> "pd.Series[str]":
@@ -266,8 +266,9 @@ def judged_label(
         remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
     elif are_numbers:
         if classes != tuple(map(str, range(len(classes)))):
-            what = Remark("not 0, 1, 2, ...", f"numbered from 0 to {len(classes) - 1}")
-            remarks.append(what)
+            remedy = f"numbered from 0 to {len(classes) - 1}"
+            remedy += "" if are_whole else f"; or, {_REGRESSION}"
+            remarks.append(Remark("not 0, 1, 2, ...", remedy))
         remarks += remarks_on_label(numbers)
     return classes, remarks
 

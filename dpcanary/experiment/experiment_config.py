@@ -47,8 +47,6 @@ class Dataset(SourceKeys, EncodingKeys, SplitKeys):
         for key in ("preparation", "image_size"):
             if getattr(self, key) is not None and not is_own(self.source):
                 raise ValueError(f"{key} is for files of your own, and not for {self.source}")
-        if self.preparation and self.encoder:
-            raise ValueError("preparation is for tables, and encoder is for images and texts")
         if self.encoder_revision and not self.encoder:
             raise ValueError("encoder_revision needs an encoder")
         return self
