@@ -157,8 +157,13 @@ class Look:
         of_columns = {name: judgement.remarks for name, judgement in self.columns.items()}
         return {self.label_column: self.of_labels, **of_columns}
 
-    def rows(self, *, whole: bool) -> list[dict[str, str]]:
-        """What is to be said of columns; or of each column something, if it is `whole`."""
+    def rows(self, *, whole: bool = False, only_open: bool = False) -> list[dict[str, str]]:
+        """What is to be said of columns.
+
+        Args:
+            whole: whether something is said of each column.
+            only_open: whether it is only what a preparation leaves to the user.
+        """
         kinds = {name: judgement.column.kind for name, judgement in self.columns.items()}
         return [
             {
@@ -169,11 +174,12 @@ class Look:
             }
             for name, remarks in self._remarks.items()
             for remark in remarks or (_NOTHING,) * whole
+            if remark.is_open or not only_open
         ]
 
-    def lines(self, *, whole: bool = False) -> list[str]:
+    def lines(self, **chosen: bool) -> list[str]:
         """These rows as a table; of so many columns that few can be read, only the first."""
-        rows = self.rows(whole=whole)
+        rows = self.rows(**chosen)
         cells = [[_short(row.pop("column")), *row.values()] for row in rows[:_MOST_LINES]]
         for above, below in reversed([*pairwise(cells)]):
             if above[:2] == below[:2]:
@@ -186,7 +192,7 @@ class Look:
         mend = "mend what --prepare leaves to you" if prepared else "mend the file"
         ways = mend if self.is_open else f"{mend}, or add --prepare"
         text = f"{self.path} cannot be used{' as it is' * (not prepared)}; {ways}."
-        return InputError("\n".join([text, "", *self.lines()]))
+        return InputError("\n".join([text, "", *self.lines(only_open=prepared)]))
 
     def preparation(self, table: pd.DataFrame) -> Preparation:
         """The preparation that follows from the rows that were looked at: those of this table."""

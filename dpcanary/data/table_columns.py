@@ -257,13 +257,11 @@ def judged_label(
     are_numbers, are_whole = numbers.notna().all(), (numbers % 1 == 0).all()
     if len(classes) < 2:
         remarks.append(Remark("the same in all rows", "name another column", is_open=True))
-    elif len(classes) == len(cells) > _FEW_RECORDS:
-        regression = f"; or, {_REGRESSION}" if are_numbers else ""
-        remarks.append(
-            Remark("differs in all rows", f"name another column{regression}", is_open=True)
-        )
     elif are_numbers and not are_whole and len(classes) > _MANY_VALUES:
         remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
+    elif len(classes) == len(cells) > _FEW_RECORDS:
+        remedy = f"name another column; or, {_REGRESSION}" if are_numbers else "name another column"
+        remarks.append(Remark("differs in all rows", remedy, is_open=True))
     elif are_numbers:
         if classes != tuple(map(str, range(len(classes)))):
             remedy = f"numbered from 0 to {len(classes) - 1}"
