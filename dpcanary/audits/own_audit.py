@@ -12,6 +12,7 @@ from dpcanary.audits.audit_results import AuditResults
 from dpcanary.audits.own_audit_data import (
     AuditedData,
     audited_data,
+    label_kind_of,
     read_source,
     source_of_arrays,
     write_source,
@@ -25,6 +26,7 @@ from dpcanary.estimation.rule_catalogue import ThresholdRule
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.results_lock import locked
+from dpcanary.training.training_settings import Loss
 
 _SWEEP, _DATASET = "audit", "data"
 _MOST_STEPS = 10
@@ -122,6 +124,7 @@ def audit(
     name: str | None = None,
     num_records: int | None = None,
     label_column: str = "label",
+    standardised: bool = True,
     significance: float = 0.05,
     device: str = "auto",
     seed: int = 0,
@@ -137,7 +140,8 @@ def audit(
     Args:
         features: an array (records x features, or records x channels x height x width), the path
             of a .npz, .parquet, .csv or .tsv file, or `digits`.
-        labels: integers from 0, one per record, if features are an array.
+        labels: one per record, if features are an array: integers from 0, or numbers for loss
+            `squared_error`.
         delta: of (epsilon, delta)-DP.
         num_steps: training steps.
         canary: in what the two datasets differ; several give an audit each. See
@@ -146,6 +150,8 @@ def audit(
         name: of the experiment; by default that of the file.
         num_records: private records; by default half of all.
         label_column: of a table.
+        standardised: whether features are standardised by the adversary's records; not for ids of
+            tokens.
         significance: probability that a bound exceeds the truth.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
         seed: from which all randomness is derived.
@@ -169,15 +175,22 @@ def audit(
     if is_path == (labels is not None):
         raise InputError("give features and labels as arrays, or the path of a file alone")
     own_name = name or (name_of(str(features)) if is_path else "audit")
+    label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))
     if is_path:  # in the config, paths are relative to the folder
         is_elsewhere = Path(features).is_file() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)
-        records = read_source(str(features), label_column=label_column)
+        records = read_source(str(features), label_column=label_column, label_kind=label_kind)
     else:
         source = str(root / "results" / own_name / ARRAYS)
-        records = source_of_arrays(features, labels)
+        records = source_of_arrays(features, labels, label_kind=label_kind)
     config = config_of(
-        audited_data(records, source=source, label_column=label_column, num_records=num_records),
+        audited_data(
+            records,
+            source=source,
+            label_column=label_column,
+            num_records=num_records,
+            standardised=standardised,
+        ),
         name=own_name,
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={

@@ -8,9 +8,10 @@ import numpy as np
 
 from dpcanary.core.files import read_npz, write_atomically
 from dpcanary.data.record_source import KNOWN_SOURCES, Source
-from dpcanary.data.records import records_from
+from dpcanary.data.records import number_labels, records_from
 from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
+from dpcanary.training.training_settings import Loss
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class AuditedData:
             "balanced": self.balanced,
             **kept,
         }
+
+
+def label_kind_of(loss: Loss | str) -> str:
+    """What the labels are that a model with this loss is trained on: `classes` or `numbers`."""
+    return "classes" if Loss(loss).is_of_classes else "numbers"
 
 
 def read_source(source: str, *, label_column: str = "label", label_kind: str = "classes") -> Source:
@@ -128,12 +134,14 @@ def _described(source: Source, data: AuditedData) -> str:
     )
 
 
-def source_of_arrays(features: Any, labels: Any) -> Source:
-    """Arrays as a source.
+def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes") -> Source:
+    """Arrays as a source; labels of kind `numbers` may be integers.
 
     Raises:
         InputError: if they are no records, or have a number that is NaN or infinite.
     """
+    if label_kind == "numbers":
+        labels = number_labels("labels", np.asarray(labels))
     return Source("the arrays", records_from("features and labels", features, labels))
 
 

@@ -39,6 +39,15 @@ def audit(
     label_column: Annotated[
         str, typer.Option(help="The column of labels of a table.", rich_help_panel=_DATA)
     ] = "label",
+    standardised: Annotated[
+        bool,
+        typer.Option(
+            " /--no-standardise",
+            help="Take features as they are, such as ids of tokens; by default they are"
+            " standardised by the adversary's records.",
+            rich_help_panel=_DATA,
+        ),
+    ] = True,
     num_records: Annotated[
         int | None,
         typer.Option(
@@ -97,12 +106,19 @@ def audit(
       dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100 --quick
     """
     from dpcanary.audits.own_audit import CONFIG, COST, config_of, name_of, run_audit
-    from dpcanary.audits.own_audit_data import audited_data, read_source
+    from dpcanary.audits.own_audit_data import audited_data, label_kind_of, read_source
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
     _check_model(keys["model"])
-    found = read_source(features, label_column=label_column)
-    data = audited_data(found, source=features, label_column=label_column, num_records=num_records)
+    kind = label_kind_of(keys["loss"])
+    found = read_source(features, label_column=label_column, label_kind=kind)
+    data = audited_data(
+        found,
+        source=features,
+        label_column=label_column,
+        num_records=num_records,
+        standardised=standardised,
+    )
     own_name = name or name_of(features) + "-quick" * quick
     canaries = canary or (_QUICK_CANARIES if quick else _CANARIES)
     if quick:
