@@ -27,6 +27,7 @@ from dpcanary.estimation.rule_catalogue import ThresholdRule
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.results_lock import locked
+from dpcanary.training.training_settings import Loss
 
 _SWEEP, _DATASET = "audit", "data"
 _MOST_STEPS = 10
@@ -128,6 +129,7 @@ def audit(
     label_column: str = "label",
     prepare: bool = False,
     image_size: int | None = None,
+    standardised: bool = True,
     significance: float = 0.05,
     device: str = "auto",
     seed: int = 0,
@@ -144,7 +146,8 @@ def audit(
         features: an array (records x features, or records x channels x height x width), the path
             of a .npz, .parquet, .csv or .tsv file, of a folder of .parquet files or of one with a
             folder of images for each class, or `digits`.
-        labels: integers from 0, one per record, if features are an array.
+        labels: one per record, if features are an array: integers from 0, or numbers for loss
+            `squared_error`.
         delta: of (epsilon, delta)-DP.
         num_steps: training steps.
         canary: in what the two datasets differ; several give an audit each. See
@@ -156,6 +159,8 @@ def audit(
         prepare: whether the columns of a table are turned into numbers, by the adversary's records;
             how is written beside the config.
         image_size: to which the images of a folder are cut and scaled.
+        standardised: whether features are standardised by the adversary's records; not for ids of
+            tokens.
         significance: probability that a bound exceeds the truth.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
         seed: from which all randomness is derived.
@@ -180,16 +185,16 @@ def audit(
         raise InputError("give features and labels as arrays, or the path of a file alone")
     own_name = name or (name_of(str(features)) if is_path else "audit")
     kept = preparation = None
+    label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))
     if is_path:  # in the config, paths are relative to the folder
         is_elsewhere = Path(features).exists() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)
-        kind = label_kind_of(keys.get("loss"))
         if prepare:
             kept = f"results/{own_name}/{PREPARATION}"
             prepared = prepared_source(
                 str(features),
                 label_column=label_column,
-                label_kind=kind,
+                label_kind=label_kind,
                 num_records=num_records,
                 seed=seed,
                 path=root / kept,
@@ -197,16 +202,20 @@ def audit(
             records, preparation = prepared.records, prepared.preparation
         else:
             records = read_source(
-                str(features), label_column=label_column, label_kind=kind, image_size=image_size
+                str(features),
+                label_column=label_column,
+                label_kind=label_kind,
+                image_size=image_size,
             )
     else:
         source = str(root / "results" / own_name / ARRAYS)
-        records = source_of_arrays(features, labels)
+        records = source_of_arrays(features, labels, label_kind=label_kind)
     data = audited_data(
         records,
         source=source,
         label_column=label_column,
         num_records=num_records,
+        standardised=standardised,
         preparation=kept,
         image_size=image_size,
     )

@@ -10,12 +10,13 @@ from dpcanary.core.files import read_npz, write_atomically
 from dpcanary.data.own_files import holds_table
 from dpcanary.data.preparation import Look, look_at, read_preparation
 from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
-from dpcanary.data.records import Records, records_from
+from dpcanary.data.records import Records, number_labels, records_from
 from dpcanary.data.sources import load_source
 from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import classes_of, numbers_of
 from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
+from dpcanary.training.training_settings import Loss
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class AuditedData:
         }
 
 
+def label_kind_of(loss: Loss | str) -> str:
+    """What the labels are that a model with this loss is trained on: `classes` or `numbers`."""
+    return "classes" if Loss(loss).is_of_classes else "numbers"
+
+
 def read_source(
     source: str,
     *,
@@ -93,11 +99,6 @@ def read_source(
         preparation=preparation,
         image_size=image_size,
     )
-
-
-def label_kind_of(loss: object) -> str:
-    """What labels are for a loss: numbers for the squared error, and classes for all others."""
-    return "numbers" if loss == "squared_error" else "classes"
 
 
 def _named(source: str) -> str:
@@ -257,12 +258,14 @@ def _described(source: Source, data: AuditedData) -> str:
     )
 
 
-def source_of_arrays(features: Any, labels: Any) -> Source:
-    """Arrays as a source.
+def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes") -> Source:
+    """Arrays as a source; labels of kind `numbers` may be integers.
 
     Raises:
         InputError: if they are no records, or have a number that is NaN or infinite.
     """
+    if label_kind == "numbers":
+        labels = number_labels("labels", np.asarray(labels))
     return Source("the arrays", records_from("features and labels", features, labels))
 
 

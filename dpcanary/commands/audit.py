@@ -59,6 +59,15 @@ def audit(
             rich_help_panel=_DATA,
         ),
     ] = None,
+    standardised: Annotated[
+        bool,
+        typer.Option(
+            " /--no-standardise",
+            help="Take features as they are, such as ids of tokens; by default they are"
+            " standardised by the adversary's records.",
+            rich_help_panel=_DATA,
+        ),
+    ] = True,
     num_records: Annotated[
         int | None,
         typer.Option(
@@ -126,7 +135,7 @@ def audit(
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
     _check_model(keys["model"])
-    labels = {"label_column": label_column, "label_kind": label_kind_of(keys.get("loss"))}
+    labels = {"label_column": label_column, "label_kind": label_kind_of(keys["loss"])}
     own_name = name or name_of(features) + "-quick" * quick
     preparation = None
     if prepare:
@@ -143,6 +152,7 @@ def audit(
         source=features,
         label_column=label_column,
         num_records=num_records,
+        standardised=standardised,
         preparation=path if prepare else None,
         image_size=image_size,
     )

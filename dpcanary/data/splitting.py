@@ -60,7 +60,10 @@ def split_records(
         test_part, left = source.test, np.arange(len(source.test))
     test = _taken(source, left, "num_test", num_test, default=len(left))
     scaling = _scaling_of(records.features, auxiliary) if standardised else None
-    of_labels = None if records.has_classes else _scaling_of(records.labels[:, None], auxiliary)
+    of_labels = None
+    if not records.has_classes:
+        scales = _scaling_of(records.labels[:, None], auxiliary)
+        of_labels = Scaling(scales.mean[0], scales.deviation[0])
     return Split(
         private=_scaled(records, private, scaling, of_labels),
         auxiliary=_scaled(records, auxiliary, scaling, of_labels),
@@ -143,5 +146,5 @@ def _scaled(
         scaled[block] = (part - scaling.mean) / scaling.deviation if scaling else part
     labels = records.labels[indices]
     if of_labels:
-        labels = ((labels - of_labels.mean[0]) / of_labels.deviation[0]).astype(np.float32)
+        labels = ((labels - of_labels.mean) / of_labels.deviation).astype(np.float32)
     return Records(scaled, labels)

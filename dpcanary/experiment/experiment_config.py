@@ -217,7 +217,7 @@ class Experiment(ClosedModel):
     def _derived(self, name: str) -> dict[str, Any]:
         """What follows from an audit's settings; those that it does not use have their defaults."""
         audit = self.audits[name]
-        score = audit.adversary.score(audit.score)
+        score = audit.scored_by
         defaults = {
             key: Audit.model_fields[key].get_default(call_default_factory=True)
             for key in audit.unused_keys

@@ -441,8 +441,8 @@ def test_numbers_to_predict_are_scaled_by_the_auxiliary_ones_and_ids_of_tokens_s
     )]]  # fmt: skip
     np.testing.assert_allclose(split.label_scaling.mean, known.mean(dtype=float), rtol=1e-5)
     np.testing.assert_allclose(split.label_scaling.deviation, known.std(dtype=float), rtol=1e-5)
-    expected = numbers[split.private_rows] - split.label_scaling.mean[0]
-    expected = expected / split.label_scaling.deviation[0]
+    expected = numbers[split.private_rows] - split.label_scaling.mean
+    expected = expected / split.label_scaling.deviation
     np.testing.assert_allclose(split.private.labels, expected, rtol=1e-5)
     assert split.private.features.dtype == np.int64
     np.testing.assert_array_equal(split.private.features, BYTES[split.private_rows])
