@@ -167,8 +167,8 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
         for remark in remarks_on_numbers(name, column):
             text = f"{remark.what}, used as it is (--prepare: {remark.remedy})"
             _LOG.warning("warning: %s: column %r: %s", path, name, text)
-    if label_kind == "classes" and not classes:
-        for remark in remarks_on_label(labels):
+    if not classes:
+        for remark in remarks_on_label(labels, has_classes=label_kind == "classes"):
             text = f"{remark.what}: {remark.remedy}"
             _LOG.warning("warning: %s: column %r: %s", path, label_column, text)
     return Source(str(path), Records(np.column_stack(features), labels), class_names=classes)

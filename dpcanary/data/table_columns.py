@@ -31,6 +31,7 @@ _DATES_TRIED, _SHARE_OF_DATES = 1000, 0.9
 _FEW_RECORDS = 4
 # More whole numbers as labels may be counts; more fractions are measured.
 _MANY_CLASSES, _MANY_VALUES = 10, 20
+_NOT_FILLED = "kept; remove these rows if missing"
 _REGRESSION = "for regression: --loss squared_error"
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant"]
@@ -250,7 +251,7 @@ def judged_label(
         if num_unreadable := numbers_of(cells).isna().sum() - num_missing:
             what = f"{num_unreadable:,} not numbers"
             remarks.append(Remark(what, "mend or remove these rows", is_open=True))
-        return (), remarks
+        return (), [*remarks, *remarks_on_label(numbers_of(cells).to_numpy(), has_classes=False)]
     distinct = names.dropna().drop_duplicates()
     numbers = pd.to_numeric(distinct, errors="coerce")
     classes = tuple(pd.DataFrame({"n": numbers, "t": distinct}).sort_values(["n", "t"])["t"])
@@ -267,12 +268,17 @@ def judged_label(
             remedy = f"numbered from 0 to {len(classes) - 1}"
             remedy += "" if are_whole else f"; or, {_REGRESSION}"
             remarks.append(Remark("not 0, 1, 2, ...", remedy))
-        remarks += remarks_on_label(numbers)
+        remarks += remarks_on_label(numbers.to_numpy(), has_classes=True)
     return classes, remarks
 
 
-def remarks_on_label(labels: Any) -> list[Remark]:
-    """What is to be said of numbers that can be classes."""
+def remarks_on_label(labels: NDArray[Any], *, has_classes: bool) -> list[Remark]:
+    """What is to be said of numbers that can be labels."""
+    if not has_classes:
+        return [
+            Remark(f"{marker:.0f} in {np.sum(labels == marker):,} rows", _NOT_FILLED, blocks=False)
+            for marker in markers_among(labels)
+        ]
     distinct = np.unique(labels)
     if len(distinct) <= _MANY_CLASSES or np.any(distinct != np.floor(distinct)):
         return []

@@ -277,6 +277,11 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
     table.to_csv(tmp_path / "mine.csv", index=False)
     load_source(str(tmp_path / "mine.csv"), label_column="visits")
     of_age, of_visits = caplog.messages
+    caplog.clear()
+    load_source(str(tmp_path / "mine.csv"), label_column="age", label_kind="numbers")
+    assert [text.partition("column")[2] for text in caplog.messages] == [
+        " 'age': -999 in 6 rows: kept; remove these rows if missing"
+    ]
     assert "column 'age': -999 in 6 rows, used as it is (--prepare: missing)" in of_age
     assert "column 'visits': 14 whole numbers: classes; if they are counts, for regr" in of_visits
 
