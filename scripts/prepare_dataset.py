@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> None:
         num_auxiliary=stage.num_auxiliary,
         num_test=stage.num_test,
         seed=stage.seed,
+        standardised=stage.standardised,
     )
     settings = stage.model_dump(mode="json")
     write_split(args.output, split, settings=settings, origin=args.job.origin)

@@ -30,7 +30,8 @@ def main(argv: Sequence[str]) -> None:
             device=chosen_device(args.device),
             on_progress=bar.update,
         )
-    print(f"accuracy on the audit's test records: {pretrained.test_accuracy:.1%}", file=sys.stderr)
+    measure = "accuracy" if stage.loss.is_of_classes else "R^2"
+    print(f"{measure} on the audit's test records: {pretrained.test_accuracy:.3f}", file=sys.stderr)
     write_pretrained(args.output, pretrained, origin=args.job.origin)
 
 

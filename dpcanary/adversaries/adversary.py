@@ -43,11 +43,13 @@ class Score:
             slots). Higher means that world 0 is likelier.
         observes: what is observed of a run: an `Observation` of a trained model, or a name that
             the function that draws the process knows.
+        of_classes: whether it is for labels that are classes alone.
     """
 
     name: str
     function: str
     observes: str
+    of_classes: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,16 +138,20 @@ class Adversary:
         }
         return self.difference or inserted[self.inserts]
 
-    def score(self, name: str | None) -> Score:
-        """A score by name; the default one for None.
+    def score(self, name: str | None, *, has_classes: bool = True) -> Score:
+        """A score by name, or the first one, among those that are for the kind of labels.
 
         Raises:
             InputError: if the adversary has no such score.
         """
-        if name is None:
-            return self.scores[0]
-        for score in self.scores:
+        scores = [score for score in self.scores if has_classes or not score.of_classes]
+        if name is None and scores:
+            return scores[0]
+        for score in scores:
             if score.name == name:
                 return score
-        names = [score.name for score in self.scores]
+        if not has_classes and (not scores or name in {score.name for score in self.scores}):
+            others = f"; use score {scores[0].name}" if scores else ""
+            raise InputError(f"canary {self.name}: its score is for classes, not numbers{others}")
+        names = [score.name for score in scores]
         raise InputError(f"canary {self.name} has no score {name!r}; {suggestion(name, names)}")

@@ -13,7 +13,10 @@ from dpcanary.errors import InputError, suggestion
 GROUP = "dpcanary.adversaries"
 
 _LOGIT_DIFFERENCE = Score(
-    "logit_difference", "dpcanary.scoring.scores:logit_difference", Observation.LOGITS
+    "logit_difference",
+    "dpcanary.scoring.scores:logit_difference",
+    Observation.LOGITS,
+    of_classes=True,
 )
 _COORDINATE = Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE)
 _VALUE = Score("value", "dpcanary.scoring.scores:coordinate", Observation.VALUE)
@@ -59,7 +62,7 @@ _BUILT_IN = (
         source="Pradhan et al., S3",
         inserts=Inserts.RECORD,
         function="dpcanary.adversaries.input:crafted_inputs",
-        scores=(_LOGIT_DIFFERENCE,),
+        scores=(_LOGIT_DIFFERENCE, _LOSS),
         cost=CraftingCost.CRAFTING_STEPS,
         settings=("crafting_steps", "crafting_step_size"),
         colour="#D55E00",
@@ -72,7 +75,7 @@ _BUILT_IN = (
         source="Pradhan et al., S4",
         inserts=Inserts.RECORD,
         function="dpcanary.adversaries.input:mislabeled",
-        scores=(_LOGIT_DIFFERENCE,),
+        scores=(_LOGIT_DIFFERENCE, _LOSS),
         cost=CraftingCost.NUM_CLASSES,
         difference="another label of a real record",
         is_real=True,
@@ -86,7 +89,7 @@ _BUILT_IN = (
         source="Pradhan et al., S5",
         inserts=Inserts.RECORD,
         function="dpcanary.adversaries.input:natural",
-        scores=(_LOGIT_DIFFERENCE,),
+        scores=(_LOGIT_DIFFERENCE, _LOSS),
         cost=CraftingCost.NUM_AUXILIARY,
         difference="another real record",
         is_real=True,

@@ -20,7 +20,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.plugins import function_named
 from dpcanary.core.randomness import generator
 from dpcanary.data.canaries import Canary, CanarySet, InputCanary
-from dpcanary.data.records import Records, Split
+from dpcanary.data.records import Labels, Records, Split
 from dpcanary.errors import InputError
 from dpcanary.training.losses import record_losses
 from dpcanary.training.models import module_of
@@ -41,12 +41,12 @@ class Target:
 
     index: int
     features: NDArray[np.float32]
-    label: int
+    label: int | float
 
 
 def input_canary(record: Records, target: Target) -> InputCanary:
     """The canary that puts a single record (`Records` of length 1) in the place of a target."""
-    return InputCanary(record.features[0], int(record.labels[0]), target.index)
+    return InputCanary(record.features[0], record.labels[0].item(), target.index)
 
 
 def drawn_targets(private: Records, *, seed: int, count: int) -> list[Target]:
@@ -57,7 +57,8 @@ def drawn_targets(private: Records, *, seed: int, count: int) -> list[Target]:
 
 def _targets_at(indices: Iterable[int], private: Records) -> list[Target]:
     return [
-        Target(int(index), private.features[index], int(private.labels[index])) for index in indices
+        Target(int(index), private.features[index], private.labels[index].item())
+        for index in indices
     ]
 
 
@@ -85,7 +86,7 @@ class RecordGradients:
         inputs = torch.from_numpy(np.ascontiguousarray(features)).to(self._device)
         return inputs.double() if inputs.is_floating_point() else inputs
 
-    def labels(self, labels: int | NDArray[np.int64]) -> Tensor:
+    def labels(self, labels: float | Labels) -> Tensor:
         """Labels on the device, in the given shape."""
         return torch.as_tensor(labels, device=self._device)
 
@@ -166,6 +167,18 @@ class Crafting:
         if self.reference is None:
             return drawn_targets(private, seed=self.stage.seed, count=slots)
         return _targets_at(self.reference.least_confident(slots), private)
+
+    @cached_property
+    def possible_labels(self) -> Labels:
+        """The labels that a canary may have, ascending, shape (n,).
+
+        They are all classes; where labels are numbers, the smallest and the largest one that the
+        adversary knows.
+        """
+        known = self.data.auxiliary.labels
+        if self.data.private.has_classes:
+            return np.arange(self.data.num_classes)
+        return np.unique([known.min(), known.max()])
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """The audit's random stream for a purpose."""

@@ -10,7 +10,7 @@ from dpcanary.adversaries.adversary_settings import Purpose
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, input_canary
 from dpcanary.core.randomness import generator
 from dpcanary.data.canaries import InputCanary
-from dpcanary.data.records import Records
+from dpcanary.data.records import Labels, Records
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import Stepping
 from dpcanary.training.training_settings import Optimizer
@@ -26,7 +26,7 @@ def blank_records(crafting: Crafting) -> list[InputCanary]:
 
     Its loss is that of the model's constants alone, which few other gradients move.
     """
-    label = crafting.data.num_classes - 1
+    label = crafting.possible_labels[-1].item()
     return [
         InputCanary(np.zeros_like(target.features), label, target.index)
         for target in crafting.targets
@@ -34,10 +34,14 @@ def blank_records(crafting: Crafting) -> list[InputCanary]:
 
 
 def flipped_labels(crafting: Crafting) -> list[InputCanary]:
-    """Each target with another label, by `with_other_labels`."""
-    labels = with_other_labels(
-        crafting.targets, seed=crafting.stage.seed, num_classes=crafting.data.num_classes
-    )
+    """Each target with another label, by `with_other_labels`; numbers are one of the extremes."""
+    seed, possible = crafting.stage.seed, crafting.possible_labels
+    labels: list[int] | list[float]
+    if crafting.data.private.has_classes:
+        labels = with_other_labels(crafting.targets, seed=seed, num_classes=len(possible))
+    else:
+        stream = generator(seed=seed, purpose=Purpose.OTHER_LABELS)
+        labels = [stream.choice(_others(possible, target)).item() for target in crafting.targets]
     return [
         InputCanary(target.features, label, target.index)
         for target, label in zip(crafting.targets, labels, strict=True)
@@ -56,16 +60,21 @@ def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int)
 
 def mislabeled(crafting: Crafting) -> list[InputCanary]:
     """Every target with the other label whose gradient opposes the target's most."""
-    num_classes = crafting.data.num_classes
-    if num_classes < 2:
-        raise InputError("mislabeled needs a dataset of at least 2 classes")
     canaries = []
     for target in crafting.targets:
-        labels = np.delete(np.arange(num_classes), target.label)
+        labels = _others(crafting.possible_labels, target)
         relabeled = Records(np.repeat(target.features[None], len(labels), axis=0), labels)
         best = int(np.argmin(_cosines(crafting.gradients, relabeled, target)))
         canaries.append(input_canary(relabeled[best : best + 1], target))
     return canaries
+
+
+def _others(possible: Labels, target: Target) -> Labels:
+    """The possible labels that a target does not have, of which there must be one."""
+    others = possible[possible != target.label]
+    if not len(others):
+        raise InputError("a canary with another label needs at least 2 classes, or other numbers")
+    return others
 
 
 def natural(crafting: Crafting) -> list[InputCanary]:

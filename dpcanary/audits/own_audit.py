@@ -12,6 +12,8 @@ from dpcanary.audits.audit_results import AuditResults
 from dpcanary.audits.own_audit_data import (
     AuditedData,
     audited_data,
+    label_kind_of,
+    prepared_source,
     read_source,
     source_of_arrays,
     write_source,
@@ -25,6 +27,7 @@ from dpcanary.estimation.rule_catalogue import ThresholdRule
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.results_lock import locked
+from dpcanary.training.training_settings import Loss
 
 _SWEEP, _DATASET = "audit", "data"
 _MOST_STEPS = 10
@@ -37,7 +40,8 @@ def name_of(source: str) -> str:
         >>> name_of("data/My records (1).csv")
         'my-records-1'
     """
-    return re.sub("[^a-z0-9_]+", "-", Path(source).stem.lower()).strip("-") or "audit"
+    name = Path(source).name.lower().removesuffix(".gz")
+    return re.sub("[^a-z0-9_]+", "-", Path(name).stem).strip("-") or "audit"
 
 
 def config_of(
@@ -109,6 +113,7 @@ def _figures(*, several_slots: bool) -> Sequence[str]:
 
 
 CONFIG, COST, ARRAYS = "audit.yaml", "cost.yaml", "arrays.npz"
+PREPARATION = "preparation.yaml"
 
 
 def audit(
@@ -122,6 +127,9 @@ def audit(
     name: str | None = None,
     num_records: int | None = None,
     label_column: str = "label",
+    prepare: bool = False,
+    image_size: int | None = None,
+    standardised: bool = True,
     significance: float = 0.05,
     device: str = "auto",
     seed: int = 0,
@@ -136,8 +144,10 @@ def audit(
 
     Args:
         features: an array (records x features, or records x channels x height x width), the path
-            of a .npz, .parquet, .csv or .tsv file, or `digits`.
-        labels: integers from 0, one per record, if features are an array.
+            of a .npz, .parquet, .csv or .tsv file, of a folder of .parquet files or of one with a
+            folder of images for each class, or `digits`.
+        labels: one per record, if features are an array: integers from 0, or numbers for loss
+            `squared_error`.
         delta: of (epsilon, delta)-DP.
         num_steps: training steps.
         canary: in what the two datasets differ; several give an audit each. See
@@ -146,6 +156,11 @@ def audit(
         name: of the experiment; by default that of the file.
         num_records: private records; by default half of all.
         label_column: of a table.
+        prepare: whether the columns of a table are turned into numbers, by the adversary's records;
+            how is written beside the config.
+        image_size: to which the images of a folder are cut and scaled.
+        standardised: whether features are standardised by the adversary's records; not for ids of
+            tokens.
         significance: probability that a bound exceeds the truth.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
         seed: from which all randomness is derived.
@@ -169,15 +184,43 @@ def audit(
     if is_path == (labels is not None):
         raise InputError("give features and labels as arrays, or the path of a file alone")
     own_name = name or (name_of(str(features)) if is_path else "audit")
+    kept = preparation = None
+    label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))
     if is_path:  # in the config, paths are relative to the folder
-        is_elsewhere = Path(features).is_file() and root != Path.cwd()
+        is_elsewhere = Path(features).exists() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)
-        records = read_source(str(features), label_column=label_column)
+        if prepare:
+            kept = f"results/{own_name}/{PREPARATION}"
+            prepared = prepared_source(
+                str(features),
+                label_column=label_column,
+                label_kind=label_kind,
+                num_records=num_records,
+                seed=seed,
+                path=root / kept,
+            )
+            records, preparation = prepared.records, prepared.preparation
+        else:
+            records = read_source(
+                str(features),
+                label_column=label_column,
+                label_kind=label_kind,
+                image_size=image_size,
+            )
     else:
         source = str(root / "results" / own_name / ARRAYS)
-        records = source_of_arrays(features, labels)
+        records = source_of_arrays(features, labels, label_kind=label_kind)
+    data = audited_data(
+        records,
+        source=source,
+        label_column=label_column,
+        num_records=num_records,
+        standardised=standardised,
+        preparation=kept,
+        image_size=image_size,
+    )
     config = config_of(
-        audited_data(records, source=source, label_column=label_column, num_records=num_records),
+        data,
         name=own_name,
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={
@@ -193,6 +236,7 @@ def audit(
         root=root,
         by="dpcanary.audit",
         arrays=None if is_path else records,
+        preparation=preparation,
         cores=cores,
         prints_results=False,
     )
@@ -205,6 +249,7 @@ def run_audit(
     root: Path,
     by: str,
     arrays: Source | None = None,
+    preparation: str | None = None,
     before_jobs: Callable[[Experiment], None] | None = None,
     targets: Sequence[str] = (),
     cores: int | None = None,
@@ -217,6 +262,7 @@ def run_audit(
         root: results go to `<root>/results/<experiment>/`.
         by: what the config says that it was written by.
         arrays: records that are written beside it, if they are in no file.
+        preparation: the text of the preparation that is written beside it, if there is one.
         before_jobs: see `running.run_snakemake`.
         targets: see `running.run_config`.
         cores: likewise.
@@ -231,6 +277,8 @@ def run_audit(
     with locked(root / "results" / config["experiment"]) as (results, lock):
         if arrays is not None:
             write_source(results / ARRAYS, arrays)
+        if preparation is not None:
+            write_text(results / PREPARATION, preparation)
         # A cost is estimated of a config that may never be run.
         path = results / (COST if targets else CONFIG)
         if write_config(path, config, by=by) and not targets:

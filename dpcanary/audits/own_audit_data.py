@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 
 from dpcanary.core.files import read_npz, write_atomically
-from dpcanary.data.record_source import KNOWN_SOURCES, Source
-from dpcanary.data.records import records_from
+from dpcanary.data.own_files import holds_table
+from dpcanary.data.preparation import Look, look_at, read_preparation
+from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
+from dpcanary.data.records import Records, number_labels, records_from
 from dpcanary.data.sources import load_source
+from dpcanary.data.splitting import split_records
+from dpcanary.data.table_columns import classes_of, numbers_of
+from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
+from dpcanary.training.training_settings import Loss
 
 
 @dataclass(frozen=True)
@@ -20,46 +26,172 @@ class AuditedData:
     Attributes:
         source: the path of a file, or the name of a known source.
         label_column: of a table.
+        label_kind: `classes`, or `numbers` for loss `squared_error`.
         num_records: private records.
         balanced: whether every class has equally many of them.
+        standardised: whether features are standardised.
+        preparation: the path of a table's preparation, if it has one.
+        image_size: to which the images of a folder are cut and scaled, if they are.
         described: in words, for the user.
     """
 
     source: str
     label_column: str
+    label_kind: str
     num_records: int
     balanced: bool
+    standardised: bool
+    preparation: str | None
+    image_size: int | None
     described: str
 
     @property
     def settings(self) -> dict[str, Any]:
         """The dataset in a config."""
-        named = {"label_column": self.label_column} if self.label_column != "label" else {}
+        named: dict[str, Any] = (
+            {"label_column": self.label_column} if self.label_column != "label" else {}
+        )
+        if self.label_kind != "classes":
+            named["label_kind"] = self.label_kind
+        optional = {"preparation": self.preparation, "image_size": self.image_size}
+        named |= {key: value for key, value in optional.items() if value is not None}
+        kept = {} if self.standardised else {"standardised": False}
         return {
             "source": self.source,
             **named,
             "num_records": self.num_records,
             "balanced": self.balanced,
+            **kept,
         }
 
 
-def read_source(source: str, *, label_column: str = "label") -> Source:
-    """The records of a user's file, or of a known source that needs no download.
+def label_kind_of(loss: Loss | str) -> str:
+    """What the labels are that a model with this loss is trained on: `classes` or `numbers`."""
+    return "classes" if Loss(loss).is_of_classes else "numbers"
+
+
+def read_source(
+    source: str,
+    *,
+    label_column: str = "label",
+    label_kind: str = "classes",
+    preparation: str | None = None,
+    image_size: int | None = None,
+) -> Source:
+    """The records of a user's file or folder, or of a known source that needs no download.
 
     Args:
-        source: the path of the file, or the name of the source.
+        source: the path of the file or folder, or the name of the source.
         label_column: of a table.
+        label_kind: `classes` or `numbers`.
+        preparation: the path of the preparation of a table.
+        image_size: to which the images of a folder are cut and scaled.
 
     Raises:
         InputError: if the source is unknown or damaged.
     """
     if source in KNOWN_SOURCES and not KNOWN_SOURCES[source].is_generated:
         raise InputError(f"source {source} is downloaded: name it in a config (dpcanary init)")
-    return load_source(source, label_column=label_column)
+    return load_source(
+        _named(source),
+        label_column=label_column,
+        label_kind=label_kind,
+        preparation=preparation,
+        image_size=image_size,
+    )
+
+
+def _named(source: str) -> str:
+    """A source as a config names it: a folder ends with a slash."""
+    is_folder = source not in KNOWN_SOURCES and Path(source).is_dir()
+    return f"{source.rstrip('/')}/" if is_folder else source
+
+
+def look_at_source(source: str, *, label_column: str, label_kind: str) -> Look | None:
+    """Looks at all columns of a user's table; None if the source is not a table."""
+    if not (is_own(_named(source)) and holds_table(Path(source))):
+        return None
+    table = read_table_as_written(Path(source), label_column=label_column)
+    return look_at(
+        Path(source), table, label_column=label_column, has_classes=label_kind == "classes"
+    )
+
+
+@dataclass(frozen=True)
+class PreparedTable:
+    """A user's table that was prepared: its records, the text of the file, and a look at it."""
+
+    records: Source
+    preparation: str
+    look: Look
+
+
+def prepared_source(
+    source: str,
+    *,
+    label_column: str,
+    label_kind: str,
+    num_records: int | None,
+    seed: int,
+    path: Path,
+) -> PreparedTable:
+    """A user's table, prepared by what its adversary's records tell.
+
+    Args:
+        source: its path.
+        label_column: in it.
+        label_kind: `classes` or `numbers`.
+        num_records: private records; see `audited_data`.
+        seed: by which records are private or the adversary's.
+        path: of the preparation. If it is there, made from the same records, it is used, as it may
+            have been edited.
+
+    Raises:
+        InputError: if the source is not a table, or if something is in the way that a preparation
+            leaves to the user.
+    """
+    look = look_at_source(source, label_column=label_column, label_kind=label_kind)
+    if look is None:
+        raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
+    if look.is_open:
+        raise look.refusal(prepared=True)
+    table = read_table_as_written(look.path, label_column=label_column)
+    # Which records are the adversary's depends on their labels alone.
+    cells, numbers = table[label_column], np.arange(len(table))[:, None]
+    labels = classes_of(cells).factorize(sort=True)[0] if look.classes else numbers_of(cells)
+    rows = Source(source, Records(numbers, labels))
+    data = audited_data(rows, source=source, num_records=num_records)
+    split = split_records(
+        rows,
+        num_records=data.num_records,
+        balanced=data.balanced,
+        seed=seed,
+        standardised=False,
+    )
+    known = table.iloc[np.sort(split.auxiliary.features[:, 0])]
+    judged = look_at(look.path, known, label_column=label_column, has_classes=bool(look.classes))
+    if judged.is_open:
+        raise judged.refusal(prepared=True)
+    preparation = judged.preparation(known)
+    text = preparation.written(source)
+    if path.exists():
+        written = read_preparation(path)
+        is_same_table = written.columns.keys() == preparation.columns.keys()
+        if is_same_table and written.made_from == preparation.made_from:
+            preparation, text = written, path.read_text(encoding="utf-8")
+    records = preparation.applied(table, path=look.path, label_column=label_column)
+    return PreparedTable(records, text, look)
 
 
 def audited_data(
-    records: Source, *, source: str, label_column: str = "label", num_records: int | None = None
+    records: Source,
+    *,
+    source: str,
+    label_column: str = "label",
+    num_records: int | None = None,
+    standardised: bool = True,
+    preparation: str | None = None,
+    image_size: int | None = None,
 ) -> AuditedData:
     """Decides how many of a source's records are private.
 
@@ -71,6 +203,9 @@ def audited_data(
         source: the name of the source in a config.
         label_column: of a table.
         num_records: private records.
+        standardised: whether features are standardised; not for ids of tokens.
+        preparation: the path of a table's preparation.
+        image_size: to which the images of a folder are cut and scaled.
 
     Raises:
         InputError: if there are too few records.
@@ -83,14 +218,25 @@ def audited_data(
             f"num_records is {num_records}; of the {total} records of {source}, at least 1 must be"
             " private and 2 others, for the adversary and the test"
         )
-    counts = np.bincount(records.training.labels, minlength=classes)
-    wanted = num_records or total // 2
+    wanted, has_classes = num_records or total // 2, records.training.has_classes
+    counts = np.bincount(records.training.labels, minlength=classes) if has_classes else np.zeros(1)
     balanced = wanted % classes == 0 and counts.min() >= wanted // classes
-    if num_records is None and not balanced:
+    if num_records is None and has_classes and not balanced:
         even = wanted - wanted % classes
         if even and counts.min() >= even // classes:
             wanted, balanced = even, True
-    data = AuditedData(source, label_column, wanted, bool(balanced), "")
+    kind = "classes" if has_classes else "numbers"
+    data = AuditedData(
+        _named(source),
+        label_column,
+        kind,
+        wanted,
+        bool(balanced),
+        standardised,
+        preparation,
+        image_size,
+        described="",
+    )
     return replace(data, described=_described(records, data))
 
 
@@ -100,19 +246,26 @@ def _described(source: Source, data: AuditedData) -> str:
     each = "equally many of each class" if data.balanced else "drawn from all alike"
     others = len(source.training) - data.num_records
     names = f" ({', '.join(source.class_names)})" if 0 < len(source.class_names) <= 5 else ""
+    labels = "labels are numbers"
+    if source.training.has_classes:
+        labels = f"{source.num_classes} classes{names}"
+    scaled = ["features"] * data.standardised + ["labels"] * (not source.training.has_classes)
+    by = f" {' and '.join(scaled).capitalize()} are standardised by the adversary's records."
     return (
-        f"Data: {data.source}, {len(source.training):,} records x {size}, {source.num_classes}"
-        f" classes{names}. {data.num_records:,} of them are private ({each}); the other {others:,}"
-        " serve the adversary and the test. Features are standardised by the adversary's records."
+        f"Data: {data.source}, {len(source.training):,} records x {size}, {labels}."
+        f" {data.num_records:,} of them are private ({each}); the other {others:,} serve the"
+        f" adversary and the test.{by if scaled else ''}"
     )
 
 
-def source_of_arrays(features: Any, labels: Any) -> Source:
-    """Arrays as a source.
+def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes") -> Source:
+    """Arrays as a source; labels of kind `numbers` may be integers.
 
     Raises:
         InputError: if they are no records, or have a number that is NaN or infinite.
     """
+    if label_kind == "numbers":
+        labels = number_labels("labels", np.asarray(labels))
     return Source("the arrays", records_from("features and labels", features, labels))
 
 

@@ -30,8 +30,9 @@ def audit(
     features: Annotated[
         str,
         typer.Option(
-            help="A .npz file with arrays features and labels, or a .parquet, .csv or .tsv table"
-            " with a column of labels; or `digits`, which is bundled.",
+            help="A .npz file with arrays features and labels (or X and y); a .parquet, .csv or"
+            " .tsv table with a column of labels; a folder of .parquet files, or with a folder of"
+            " images for each class; or `digits`, which is bundled.",
             rich_help_panel=_DATA,
         ),
     ],
@@ -39,6 +40,34 @@ def audit(
     label_column: Annotated[
         str, typer.Option(help="The column of labels of a table.", rich_help_panel=_DATA)
     ] = "label",
+    prepare: Annotated[
+        bool,
+        typer.Option(
+            "--prepare",
+            help="Turn the columns of a table into numbers: categories become columns of 0 and 1,"
+            " missing values are filled and marked, identifiers, dates and texts are dropped,"
+            " labels are numbered. Reads the adversary's records alone, and writes what it does"
+            " into results/NAME/preparation.yaml.",
+            rich_help_panel=_DATA,
+        ),
+    ] = False,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Height and width to which images in a folder are cut and scaled; by default all"
+            " must have one size.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    standardised: Annotated[
+        bool,
+        typer.Option(
+            " /--no-standardise",
+            help="Take features as they are, such as ids of tokens; by default they are"
+            " standardised by the adversary's records.",
+            rich_help_panel=_DATA,
+        ),
+    ] = True,
     num_records: Annotated[
         int | None,
         typer.Option(
@@ -90,20 +119,43 @@ def audit(
     \b
     Examples:
       dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100
-      dpcanary audit --features patients.csv --label-column diagnosis --sample-rate 0.25 \\
-                     --noise-multiplier 5.6 --delta 1e-5 --num-steps 500 --canary gradient
+      dpcanary audit --features patients.csv --label-column diagnosis --prepare \\
+                     --sample-rate 0.25 --noise-multiplier 5.6 --delta 1e-5 --num-steps 500
       dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
                      --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
       dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100 --quick
     """
-    from dpcanary.audits.own_audit import CONFIG, COST, config_of, name_of, run_audit
-    from dpcanary.audits.own_audit_data import audited_data, read_source
+    from dpcanary.audits.own_audit import CONFIG, COST, PREPARATION, config_of, name_of, run_audit
+    from dpcanary.audits.own_audit_data import (
+        audited_data,
+        label_kind_of,
+        prepared_source,
+        read_source,
+    )
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
     _check_model(keys["model"])
-    found = read_source(features, label_column=label_column)
-    data = audited_data(found, source=features, label_column=label_column, num_records=num_records)
+    labels = {"label_column": label_column, "label_kind": label_kind_of(keys["loss"])}
     own_name = name or name_of(features) + "-quick" * quick
+    preparation = None
+    if prepare:
+        path = f"results/{own_name}/{PREPARATION}"
+        prepared = prepared_source(
+            features, **labels, num_records=num_records, seed=seed, path=Path(path)
+        )
+        found, preparation = prepared.records, prepared.preparation
+        typer.echo("\n".join([*prepared.look.lines(), f"Preparation: {path}"]), err=True)
+    else:
+        found = read_source(features, **labels, image_size=image_size)
+    data = audited_data(
+        found,
+        source=features,
+        label_column=label_column,
+        num_records=num_records,
+        standardised=standardised,
+        preparation=path if prepare else None,
+        image_size=image_size,
+    )
     canaries = canary or (_QUICK_CANARIES if quick else _CANARIES)
     if quick:
         source = context.get_parameter_source("num_runs")
@@ -116,12 +168,13 @@ def audit(
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={"canary": canaries if len(canaries) > 1 else canaries[0], **keys},
     )
-    path = f"results/{own_name}/{COST if cost else CONFIG}"
-    typer.echo(f"{data.described}\nConfig: {path}", err=True)
+    written = f"results/{own_name}/{COST if cost else CONFIG}"
+    typer.echo(f"{data.described}\nConfig: {written}", err=True)
     results = run_audit(
         config,
         root=Path.cwd(),
         by="dpcanary audit",
+        preparation=preparation,
         before_jobs=None if cost else partial(_tell_beforehand, cores=cores, is_quick=quick),
         targets=[ESTIMATE_COST] if cost else [],
         cores=cores,

@@ -40,10 +40,14 @@ def check(
         typer.Option(
             help="For --model and --neighbours: a .npz file with arrays features and labels, a"
             " .parquet, .csv or .tsv table, or MODULE:FUNCTION, which gives a dataset or a pair of"
-            " inputs and labels."
+            " inputs and labels. Alone: a table, whose columns are looked at."
         ),
     ] = "",
     label_column: Annotated[str, typer.Option(help="Of a table.")] = "label",
+    preparation: Annotated[
+        str | None,
+        typer.Option(help="Of a table: a file that `dpcanary audit --prepare` has written."),
+    ] = None,
     neighbours: Annotated[
         str,
         typer.Option(
@@ -87,6 +91,7 @@ def check(
     whose gradients are known. With --model, the gradients of single records of your own model are
     compared with those of autograd, in every gradient mode of Opacus. With --neighbours, your whole
     training is run on records that differ in one, with the same noisy sums: all else must be equal.
+    With --features alone, it says what is in the way of using a table, and what can be done.
     The exit status is 3 if a property does not hold, and 4 if nothing could be compared.
 
     \b
@@ -94,18 +99,29 @@ def check(
       dpcanary check my_training:train --max-grad-norm 1.5 --sample-rate 0.01 --num-records 1000
       dpcanary check --model my_package:build --features my.npz
       dpcanary check --neighbours my_training:train --features my_training:records
+      dpcanary check --features patients.csv --label-column diagnosis
     """
+    if features and not (training or model or neighbours):
+        _look_at(features, label_column, as_json=as_json)
+        return
     if sum(map(bool, (training, model, neighbours))) != 1:
-        raise typer.BadParameter("give either a loop, --model or --neighbours")
+        raise typer.BadParameter("give either a loop, --model or --neighbours, or --features alone")
     if neighbours:
         _check_neighbours(
-            neighbours, features, label_column, first_steps, seed, report, as_json=as_json
+            neighbours,
+            features,
+            label_column,
+            preparation,
+            first_steps,
+            seed,
+            report,
+            as_json=as_json,
         )
         return
     if first_steps is not None or report is not None:
         raise typer.BadParameter("--first-steps and --report are for --neighbours")
     if model:
-        _check_model(model, features, label_column, as_json=as_json)
+        _check_model(model, features, label_column, preparation, as_json=as_json)
         return
     from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
@@ -126,14 +142,30 @@ def check(
     _show(found, further, as_json=as_json)
 
 
-def _check_model(model: str, features: str, label_column: str, *, as_json: bool) -> None:
+def _look_at(features: str, label_column: str, *, as_json: bool) -> None:
+    from dpcanary.audits.own_audit_data import look_at_source
+
+    look = look_at_source(features, label_column=label_column, label_kind="classes")
+    if look is None:
+        raise InputError(f"{features} is not a table, so there are no columns to look at")
+    if as_json:
+        print_json({"passes": not look.blocks, "columns": look.rows(whole=True)})
+    else:
+        print("\n".join(look.lines(whole=True)))
+    if look.blocks:
+        raise typer.Exit(FAILED)
+
+
+def _check_model(
+    model: str, features: str, label_column: str, preparation: str | None, *, as_json: bool
+) -> None:
     from dpcanary.checking.model.model_check import check_model
 
     built = _loaded(model)()
     parts = built if isinstance(built, tuple) else (built,)
     found = check_model(
         parts[0],
-        _records(features, label_column),
+        _records(features, label_column, preparation),
         parts[1] if len(parts) > 1 else None,
         optimizer=parts[2] if len(parts) > 2 else None,
         on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
@@ -145,6 +177,7 @@ def _check_neighbours(
     training: str,
     features: str,
     label_column: str,
+    preparation: str | None,
     num_steps: int | None,
     seed: int,
     report: Path | None,
@@ -156,7 +189,7 @@ def _check_neighbours(
     from dpcanary.checking.neighbours.neighbours_check import check_neighbours
 
     train = _loaded(training)
-    records = _records(features, label_column, option="--neighbours")
+    records = _records(features, label_column, preparation, option="--neighbours")
     is_read = not (":" in features and not Path(features).exists())
     dataset = TensorDataset(*records) if is_read else records
     result = check_neighbours(train, dataset, num_steps=num_steps, seed=seed)
@@ -178,7 +211,9 @@ def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> No
         raise typer.Exit(FAILED if any(not one.holds for one in found.findings) else NOT_COMPARED)
 
 
-def _records(features: str, label_column: str, *, option: str = "--model") -> Any:
+def _records(
+    features: str, label_column: str, preparation: str | None, *, option: str = "--model"
+) -> Any:
     """A dataset or a pair of inputs and labels, from a file or a function."""
     if not features:
         raise typer.BadParameter(f"{option} needs --features: records of your data")
@@ -188,7 +223,7 @@ def _records(features: str, label_column: str, *, option: str = "--model") -> An
 
     from dpcanary.audits.own_audit_data import read_source
 
-    found = read_source(features, label_column=label_column).training
+    found = read_source(features, label_column=label_column, preparation=preparation).training
     inputs = torch.from_numpy(found.features)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     return inputs, torch.from_numpy(found.labels).long()

@@ -224,6 +224,25 @@ def sha256_of_file(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
+def files_in_folder(folder: Path, *suffixes: str) -> list[Path]:
+    """The files below a folder whose names end so, in order; all but hidden ones by default."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.name.lower().endswith(suffixes or "")
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def sha256_of_path(path: Path) -> str:
+    """That of a file; of a folder, that of the names and contents of the files in it."""
+    if not path.is_dir():
+        return sha256_of_file(path)
+    named = (f"{sha256_of_file(file)} {file.relative_to(path)}" for file in files_in_folder(path))
+    return sha256_of_text("\n".join(named))
+
+
 def sha256_of_text(text: str) -> str:
     """SHA-256 of a text in UTF-8, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -32,14 +32,16 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print("\n".join(table_lines(header, rows)))
 
 
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = _WIDTH
+) -> list[str]:
     """The lines of such a table."""
     printed = []
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)][:-1]
     start = sum(widths) + 3 * len(widths)
     for row in (header, *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines = textwrap.wrap(row[-1], max(24, _WIDTH - start)) or [""]
+        lines = textwrap.wrap(row[-1], max(24, width - start)) or [""]
         printed.append("   ".join([*cells, lines[0]]).rstrip())
         printed += [" " * start + line for line in lines[1:]]
     return printed

@@ -232,7 +232,8 @@ def _num_features(encoder: str, folder: Path | None) -> int:
 
 def _own_source(dataset: Dataset) -> KnownSource:
     """A user's own file, whose shape is known only after reading."""
-    records = load_source(dataset.source, label_column=dataset.label_column)
+    keys = ("label_column", "label_kind", "preparation", "image_size")
+    records = load_source(dataset.source, **{key: getattr(dataset, key) for key in keys})
     test = None if records.test is None else len(records.test)
     shape = records.training.features.shape[1:]
     return KnownSource(len(records.training), test, shape, records.num_classes, max_files=1)

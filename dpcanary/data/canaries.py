@@ -21,12 +21,12 @@ class InputCanary:
 
     Attributes:
         features: shape of one record's.
-        label: class index.
+        label: class index, or a number where labels are numbers.
         target: index of the target among the private records.
     """
 
     features: NDArray[np.float32]
-    label: int
+    label: int | float
     target: int
 
 
@@ -71,7 +71,7 @@ class CanarySet:
     """The canaries of a run, one for each slot, all of one type, with labels of their targets."""
 
     canaries: tuple[Canary, ...]
-    target_labels: tuple[int, ...]
+    target_labels: tuple[int | float, ...]
 
     def __post_init__(self) -> None:
         if len(self.target_labels) != len(self.canaries):
@@ -81,7 +81,7 @@ class CanarySet:
             )
 
     @property
-    def labels(self) -> tuple[int, ...]:
+    def labels(self) -> tuple[int | float, ...]:
         """The labels of the K canaries; gradients have none, which is an error."""
         labels = [canary.label for canary in self.canaries if isinstance(canary, InputCanary)]
         if len(labels) < len(self.canaries):

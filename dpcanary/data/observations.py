@@ -65,12 +65,14 @@ class Shard:
     """Observations of some runs of one audit.
 
     Attributes:
-        header: see `shard_header`.
+        header: see `shard_header`; of trained models also `baseline`, what `test_accuracy` is for
+            the best constant prediction.
         run: run indices, shape (n,).
         world: shape (n, K), 0 or 1; the world of each of K slots.
         step: shape (S,), recorded steps, ascending.
         observation: shape (n, S, K, ...).
-        test_accuracy: shape (n,), in [0, 1]; NaN where no model is trained.
+        test_accuracy: shape (n,), in [0, 1], or R^2 for squared error; NaN where no model is
+            trained.
     """
 
     header: dict[str, Any]

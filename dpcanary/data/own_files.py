@@ -1,38 +1,105 @@
-"""A user's own data: arrays in an .npz file, or a table."""
+"""A user's own data: arrays in an .npz file, a table, or a folder of images."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpcanary.core.files import Arrays, read_npz
-from dpcanary.data.archives import reading_source
-from dpcanary.data.record_source import Source
-from dpcanary.data.records import Records, integer_labels, records_from
+from dpcanary.core.files import Arrays, files_in_folder, read_npz
+from dpcanary.data.image_folders import read_image_folder
+from dpcanary.data.preparation import look_at, read_preparation
+from dpcanary.data.record_source import OWN_SUFFIXES, Source
+from dpcanary.data.records import Records, integer_labels, number_labels, records_from
+from dpcanary.data.table_columns import (
+    LARGEST_LIKELY,
+    remarks_on_label,
+    remarks_on_numbers,
+)
+from dpcanary.data.table_files import (
+    PARQUET,
+    SAVE_AS_UTF8,
+    read_table_as_written,
+    read_typed_table,
+)
 from dpcanary.errors import InputError
 
-_SAVE_AS_UTF8 = (
-    "save the table as UTF-8, as by iconv -f LATIN1 -t UTF-8, or from a spreadsheet as 'CSV UTF-8'"
-)
+# What other libraries call the arrays.
+_NAMES = {
+    "X": "features", "x": "features", "X_train": "features", "x_train": "features",
+    "y": "labels", "y_train": "labels",
+    "X_test": "test_features", "x_test": "test_features", "y_test": "test_labels",
+}  # fmt: skip
+# Features are standardised in double precision, by their squares.
+_LARGEST = 1e150
 _LOG = logging.getLogger(__name__)
 
 
-def read_arrays_of(path: Path) -> Source:
-    """Reads an .npz with `features`, `labels`, and optionally `test_features`, `test_labels`."""
+def read_own(
+    files: Sequence[Path],
+    *,
+    label_column: str = "label",
+    label_kind: str = "classes",
+    image_size: int | None = None,
+) -> Source:
+    """Reads a user's own file or folder; then, if there is another one, its preparation.
+
+    Raises:
+        InputError: if one is missing or damaged, or cannot be used; it says all that is in the way.
+    """
+    path, *preparations = files
+    is_table = holds_table(path)
+    if preparations and not is_table:
+        raise InputError(f"{path} is not a table: only a table has a preparation; drop the key")
+    if image_size is not None and not path.is_dir():
+        raise InputError(f"{path} is not a folder of images: image_size is for one; drop the key")
+    if preparations:
+        preparation = read_preparation(preparations[0])
+        if bool(preparation.classes) != (label_kind == "classes"):
+            raise InputError(
+                f"{preparations[0]} is not for labels of kind {label_kind}; make it again by"
+                " `dpcanary audit --prepare`"
+            )
+        table = read_table_as_written(path, label_column=label_column)
+        return preparation.applied(table, path=path, label_column=label_column)
+    if is_table:
+        return _read_plain_table(path, label_column, label_kind=label_kind)
+    if path.is_dir():
+        if label_kind == "numbers":
+            raise InputError(f"{path}: the labels of images in folders are classes, not numbers")
+        return read_image_folder(path, size=image_size)
+    return read_arrays_of(path, label_kind=label_kind)
+
+
+def holds_table(path: Path) -> bool:
+    """Whether a user's own file or folder is a table."""
+    if path.is_dir():
+        return bool(files_in_folder(path, PARQUET))
+    return path.name.endswith(OWN_SUFFIXES) and path.suffix != ".npz"
+
+
+def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
+    """Reads an .npz with `features`, `labels`, and optionally `test_features`, `test_labels`.
+
+    They may be called `X` and `y` as well, or `X_train`, `y_train`, `X_test` and `y_test`.
+    """
     arrays = read_npz(path)
+    arrays |= {
+        _NAMES[name]: arrays[name]
+        for name in _NAMES
+        if name in arrays and _NAMES[name] not in arrays
+    }
     has_test = "test_features" in arrays or "test_labels" in arrays
     prefixes = ("", "test_") if has_test else ("",)
-    parts = [_part(path, arrays, prefix) for prefix in prefixes]
+    parts = [_part(path, arrays, prefix, label_kind) for prefix in prefixes]
     _check_sizes(f"{path}: array 'features'", parts[0].features)
     return Source(str(path), *parts)
 
 
-def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
+def _part(path: Path, arrays: Arrays, prefix: str, label_kind: str) -> Records:
     features, labels = f"{prefix}features", f"{prefix}labels"
     missing = [name for name in (features, labels) if name not in arrays]
     if missing:
@@ -40,8 +107,15 @@ def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
     numbers = arrays[features]
     if numbers.dtype.kind not in "fiub":
         raise InputError(f"{path}: {features} must be real numbers, not {numbers.dtype}")
-    checked = integer_labels(f"{path}: {labels}", arrays[labels])
+    check = number_labels if label_kind == "numbers" else _classes
+    checked = check(f"{path}: {labels}", arrays[labels])
     return records_from(path, as_numbers(numbers), checked)
+
+
+def _classes(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Labels that are classes, in whichever type they are stored: 1.0 and true are class 1."""
+    are_whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
+    return integer_labels(where, labels.astype(np.int64) if are_whole else labels)
 
 
 def _check_sizes(where: str, numbers: NDArray[Any]) -> None:
@@ -54,7 +128,7 @@ def _check_sizes(where: str, numbers: NDArray[Any]) -> None:
             f"{where} has values up to {largest:.3g}, which cannot be standardised; scale or mend"
             " them"
         )
-    if largest > _UNLIKELY:
+    if largest > LARGEST_LIKELY:
         _LOG.warning(
             "warning: %s has values up to %.3g: if they stand for missing ones, replace them;"
             " beside them, all others are as good as equal",
@@ -68,114 +142,64 @@ def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.uint8) if array.dtype.kind == "b" else array
 
 
-# Features are standardised in double precision, by their squares. Larger numbers than a time in
-# nanoseconds are mostly markers.
-_LARGEST, _UNLIKELY = 1e150, 1e19
-# Fewer whole numbers that all differ are no sign of identifiers.
-_MANY = 20
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Source:
+    """Reads a table all of whose columns but that of the labels are features.
 
-
-def read_own_table(path: Path, label_column: str = "label") -> Source:
-    """Reads a .parquet, .csv or .tsv file; all columns but that of the labels are features.
-
-    Labels are integers from 0, or texts, whose classes are numbered in alphabetical order. A pandas
-    index that was saved with a .parquet file is left out.
+    Labels are integers from 0, or texts, whose classes are numbered in alphabetical order; or they
+    are numbers.
     """
-    table = _without_index(path, _table(path))
-    names = table.column_names
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(
-            f"{path} has several columns {_listed(list(map(repr, twice)))}; rename or drop them"
-        )
-    if names.count(label_column) != 1 or len(names) == 1:
-        raise InputError(
-            f"{path} must have one column {label_column!r}, and others; its columns are"
-            f" {_listed(names)}; name the column of labels by label_column"
-        )
-    labels, classes = _labels(path, label_column, table.column(label_column))
-    table = table.drop_columns([label_column])
-    columns = zip(table.column_names, table.columns, strict=True)
-    values = {name: _values(path, name, column) for name, column in columns}
+    table = read_typed_table(path, label_column=label_column)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for name, column in columns.items():
+        if pa.types.is_binary(column.type):  # what pyarrow cannot read as UTF-8
+            raise InputError(f"{path}: the texts in column {name!r} are not UTF-8; {SAVE_AS_UTF8}")
+    named = _labels(path, columns.pop(label_column), label_kind)
+    values = {name: _values(column) for name, column in columns.items()}
+    features = [column for column in values.values() if column is not None]
+    if named is None or len(features) < len(values):
+        written = read_table_as_written(path, label_column=label_column)
+        has_classes = label_kind == "classes"
+        look = look_at(path, written, label_column=label_column, has_classes=has_classes)
+        raise look.refusal(prepared=False)
+    labels, classes = named
     for name, column in values.items():
         _check_sizes(f"{path}: column {name!r}", column)
-        _warn_of_identifiers(path, name, column)
-    features = np.column_stack([*values.values()])
-    return Source(str(path), Records(features, labels), class_names=classes)
+        for remark in remarks_on_numbers(name, column):
+            text = f"{remark.what}, used as it is (--prepare: {remark.remedy})"
+            _LOG.warning("warning: %s: column %r: %s", path, name, text)
+    if not classes:
+        for remark in remarks_on_label(labels, has_classes=label_kind == "classes"):
+            text = f"{remark.what}: {remark.remedy}"
+            _LOG.warning("warning: %s: column %r: %s", path, label_column, text)
+    return Source(str(path), Records(np.column_stack(features), labels), class_names=classes)
 
 
-def _warn_of_identifiers(path: Path, name: str, column: NDArray[Any]) -> None:
-    """Whole numbers that differ in every record only name it, or are a feature that may stay."""
-    if column.dtype.kind in "iu" and _MANY <= len(column) == len(np.unique(column)):
-        _LOG.warning(
-            "warning: %s: column %r has another whole number in every record, as identifiers have,"
-            " and is used as a feature; drop it if it is none",
-            path,
-            name,
-        )
-
-
-def _table(path: Path) -> Any:
-    with reading_source(path):
+def _labels(
+    path: Path, column: Any, label_kind: str
+) -> tuple[NDArray[Any], tuple[str, ...]] | None:
+    """Labels, and the names of their classes if they are texts; None if some cannot be used."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    numbers = _values(column)
+    if numbers is not None:
+        if label_kind == "numbers":
+            return number_labels(str(path), numbers), ()
         try:
-            if path.suffix == ".parquet":
-                return pq.read_table(path)
-            options = pcsv.ParseOptions(delimiter=_DELIMITERS[path.suffix])
-            table = pcsv.read_csv(path, parse_options=options)
-            _ = table.column_names  # decodes them
-            return table
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: its header is no UTF-8; {_SAVE_AS_UTF8}") from None
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{path} is no whole {path.suffix} file: {error}") from None
-
-
-def _labels(path: Path, name: str, column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as integers, and the names of their classes if they are texts."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
-    if pa.types.is_integer(kind):
-        return integer_labels(str(path), _values(path, name, column)), ()
-    if pa.types.is_binary(kind):  # what pyarrow cannot read as UTF-8
-        raise InputError(f"{path}: the texts in column {name!r} are no UTF-8; {_SAVE_AS_UTF8}")
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise InputError(
-            f"{path}: labels must be integers from 0, or texts; column {name!r} is {kind}"
-        )
-    texts = column.to_pylist()
-    missing = [row for row, text in enumerate(texts) if not text]
-    if missing:
-        raise InputError(f"{path}: record {missing[0]} has no label in column {name!r}")
-    classes, labels = np.unique(np.array(texts, dtype=str), return_inverse=True)
+            return _classes(str(path), numbers), ()
+        except InputError:
+            return None
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    texts = np.array(column.to_pylist() if is_text else [None], dtype=object)
+    if label_kind == "numbers" or not all(texts):  # None, or empty
+        return None
+    classes, labels = np.unique(texts.astype(str), return_inverse=True)
     return labels.astype(np.int64), tuple(map(str, classes))
 
 
-def _without_index(path: Path, table: Any) -> Any:
-    """Drops the columns of a pandas index: they only number the records."""
-    listed = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    index = [name for name in table.column_names if name in listed]
-    if index:
-        _LOG.warning("%s: its index is no feature and is left out: %s", path, _listed(index))
-    return table.drop_columns(index)
-
-
-def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
+def _values(column: Any) -> NDArray[Any] | None:
+    """A column's numbers; None if it is not numeric, or if one is missing or infinite."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    if not any(is_kind(column.type) for is_kind in kinds):
-        raise InputError(
-            f"{path}: column {name!r} is not numeric but {column.type}; drop it, or turn it into"
-            " numbers"
-        )
-    finite = np.isfinite(column.cast(pa.float64(), safe=False).to_numpy())
-    if not finite.all():
-        raise InputError(
-            f"{path}: record {np.argmin(finite)} has no finite value in column {name!r}; fix or"
-            " drop it"
-        )
-    return as_numbers(column.to_numpy())
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    if not any(is_kind(column.type) for is_kind in kinds) or column.null_count:
+        return None
+    values = as_numbers(column.to_numpy())
+    return values if np.isfinite(values).all() else None

@@ -1,6 +1,7 @@
 """The records of a source, checked."""
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
@@ -55,8 +57,55 @@ KNOWN_SOURCES = {
     "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
     "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
 }
-OWN_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv")  # of a user's own files
+OWN_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of a user's own files
+
+
+def is_own(source: str) -> bool:
+    """Whether a source is the path of a user's own file, or of a folder, which ends with a slash.
+
+    Example:
+        >>> is_own("my/table.csv.gz"), is_own("photos/"), is_own("photos"), is_own("digits")
+        (True, True, False, False)
+    """
+    return source.endswith((*OWN_SUFFIXES, "/"))
+
+
 _BLOCK_NUMBERS = 2**22  # 32 MiB as float64
+
+
+def own_files(source: str, preparation: str | None) -> list[Path]:
+    """The files that a user's own source is read from."""
+    return [Path(source), *map(Path, filter(None, [preparation]))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """From which records the values of a preparation come; see `preparation`.
+
+    Attributes:
+        hashes: of each training record before preparation.
+        made_from: the digest of the records that the values come from; None if it is not compared.
+    """
+
+    hashes: NDArray[np.uint64]
+    made_from: str | None
+
+    def digest(self, rows: NDArray[np.int64]) -> str:
+        """The SHA-256 of these records, in any order."""
+        return hashlib.sha256(np.sort(self.hashes[rows]).tobytes()).hexdigest()
+
+    def check(self, name: str, auxiliary: NDArray[np.int64]) -> None:
+        """Compares the records that values come from with those that the adversary knows.
+
+        Raises:
+            InputError: if they are others, so that values may come from private records.
+        """
+        if self.made_from not in (None, self.digest(auxiliary)):
+            raise InputError(
+                f"{name}: its preparation was made from other records than those that the adversary"
+                " knows (another file, seed or number of records), so it may tell of private ones;"
+                " make it again by `dpcanary audit --prepare` with these settings"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +119,7 @@ class Source:
         test: the source's own test part, of the same kind; None if it has none.
         class_names: by label; empty if the source does not name its classes.
         synthetic: whether a model generated the records.
+        prepared: where a preparation has made the features, from which records.
 
     Raises:
         InputError: if there are no records, a shape is wrong, or a number is NaN or infinite.
@@ -81,6 +131,7 @@ class Source:
     _: dataclasses.KW_ONLY
     class_names: tuple[str, ...] = ()
     synthetic: bool = False
+    prepared: Prepared | None = None
 
     def __post_init__(self) -> None:
         _check_part(self.name, self.training)
@@ -108,7 +159,10 @@ class Source:
     def first(self, *, max_records: int | None, num_test: int | None) -> "Source":
         """The source with only the first records of its training and test parts."""
         test = None if self.test is None else self.test[:num_test]
-        return dataclasses.replace(self, training=self.training[:max_records], test=test)
+        kept, prepared = self.training[:max_records], self.prepared
+        if prepared is not None:
+            prepared = dataclasses.replace(prepared, hashes=prepared.hashes[:max_records])
+        return dataclasses.replace(self, training=kept, test=test, prepared=prepared)
 
 
 def row_blocks(num_records: int, shape: tuple[int, ...]) -> Iterator[slice]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpcanary.core.files import read_arrays, write_arrays
 from dpcanary.errors import InputError
 
-Labels = NDArray[np.int64]
+Labels = NDArray[np.int64] | NDArray[np.float32]
 
 _MAX_LABEL = np.iinfo(np.int64).max
 # Prefixes of the names of each role's arrays in the file.
@@ -23,7 +23,7 @@ class Records:
 
     Attributes:
         features: numbers, shape (n, ...); or texts to be encoded, shape (n,).
-        labels: integers from 0, shape (n,).
+        labels: classes, which are integers from 0, or numbers in single precision, shape (n,).
 
     Raises:
         InputError: if the types are wrong, or there is not one label per record.
@@ -37,7 +37,8 @@ class Records:
         if labels.size == 0:  # NumPy makes floats of an empty list
             labels = labels.astype(np.int64)
         object.__setattr__(self, "features", _array("features", self.features, kinds="fiuU"))
-        object.__setattr__(self, "labels", integer_labels("records", labels))
+        checked = number_labels if labels.dtype.kind == "f" else integer_labels
+        object.__setattr__(self, "labels", checked("records", labels))
         if self.features.ndim == 0 or self.labels.shape != self.features.shape[:1]:
             raise InputError(
                 f"records: features of shape {self.features.shape} need labels of shape"
@@ -51,9 +52,14 @@ class Records:
         return Records(self.features[index], self.labels[index])
 
     @property
+    def has_classes(self) -> bool:
+        """Whether the labels are classes; if not, they are numbers."""
+        return self.labels.dtype.kind != "f"
+
+    @property
     def num_classes(self) -> int:
-        """Number of classes: one more than the largest label, even if a class has no record."""
-        return int(self.labels.max(initial=-1)) + 1
+        """One more than the largest label, even if a class has no record; 1 for numbers."""
+        return int(self.labels.max(initial=-1)) + 1 if self.has_classes else 1
 
 
 def records_from(where: object, features: object, labels: object) -> Records:
@@ -85,6 +91,10 @@ class Split:
         test: records for measuring accuracy.
         scaling: of the features of all; None if it is not known.
         private_rows: for each private record, its row in the source; None if it is not known.
+        label_scaling: of labels that are numbers; None if they are classes, or it is not known.
+
+    Raises:
+        InputError: if labels are classes in one part, and numbers in another.
     """
 
     private: Records
@@ -92,6 +102,12 @@ class Split:
     test: Records
     scaling: Scaling | None = None
     private_rows: NDArray[np.int64] | None = None
+    label_scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        parts = (self.private, self.auxiliary, self.test)
+        if len({part.has_classes for part in parts if len(part)}) > 1:
+            raise InputError("labels must be classes in all parts of a split, or numbers in all")
 
     @property
     def num_classes(self) -> int:
@@ -106,8 +122,9 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object], origin
         for role, prefix in _PREFIXES.items()
         for name, array in vars(getattr(split, role)).items()
     }
-    if split.scaling:
-        arrays |= {f"scaling_{name}": array for name, array in vars(split.scaling).items()}
+    for prefix in ("scaling", "label_scaling"):
+        if scaling := getattr(split, prefix):
+            arrays |= {f"{prefix}_{name}": array for name, array in vars(scaling).items()}
     if split.private_rows is not None:
         arrays["private_rows"] = split.private_rows
     write_arrays(path, header={"settings": settings}, arrays=arrays, origin=origin)
@@ -127,10 +144,15 @@ def read_split(path: Path) -> Split:
         }
     except KeyError:
         raise InputError(f"{path} holds no split dataset; delete it and run again") from None
-    scaling = None
-    if "scaling_mean" in arrays:
-        scaling = Scaling(arrays["scaling_mean"], arrays["scaling_deviation"])
-    return Split(**parts, scaling=scaling, private_rows=arrays.get("private_rows"))
+    scalings = {
+        prefix: Scaling(arrays[f"{prefix}_mean"], arrays[f"{prefix}_deviation"])
+        for prefix in ("scaling", "label_scaling")
+        if f"{prefix}_mean" in arrays
+    }
+    try:
+        return Split(**parts, **scalings, private_rows=arrays.get("private_rows"))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
@@ -143,6 +165,20 @@ def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
     if not is_integer or labels.min(initial=0) < 0 or labels.max(initial=0) > _MAX_LABEL:
         raise InputError(f"{where}: labels must be integers from 0")
     return labels.astype(np.int64, copy=False)
+
+
+def number_labels(where: str, labels: NDArray[Any]) -> Labels:
+    """Labels that are numbers, in single precision.
+
+    Raises:
+        InputError: if one is no finite number of single precision; it names `where`.
+    """
+    if labels.dtype.kind in "fiub":
+        with np.errstate(over="ignore"):
+            numbers = labels.astype(np.float32)
+        if np.isfinite(numbers).all():
+            return numbers
+    raise InputError(f"{where}: labels must be finite numbers")
 
 
 def _array(name: str, values: object, *, kinds: str) -> NDArray[Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcanary.core.files import sha256_of_file
+from dpcanary.core.files import sha256_of_path
 from dpcanary.data.dataset_settings import SourceStage
-from dpcanary.data.own_files import read_arrays_of, read_own_table
+from dpcanary.data.own_files import read_arrays_of, read_own
 from dpcanary.data.public_datasets import (
     digits,
     digits_parity,
@@ -17,7 +17,14 @@ from dpcanary.data.public_datasets import (
     read_purchase100,
     read_sst2,
 )
-from dpcanary.data.record_source import KNOWN_SOURCES, OWN_SUFFIXES, Source, check_hashes
+from dpcanary.data.record_source import (
+    KNOWN_SOURCES,
+    OWN_SUFFIXES,
+    Source,
+    check_hashes,
+    is_own,
+    own_files,
+)
 from dpcanary.errors import InputError, suggestion
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {
@@ -40,8 +47,8 @@ def load_records(
         InputError: if a file is missing, is wrong, or has another hash than the stage says.
     """
     if features is not None:
-        return read_arrays_of(features)
-    check_hashes(files, [*map(sha256_of_file, files)] if stage.sha256 else [], stage.sha256)
+        return read_arrays_of(features, label_kind=stage.label_kind)
+    check_hashes(files, [*map(sha256_of_path, files)] if stage.sha256 else [], stage.sha256)
     return load_source(
         stage.source,
         files=files,
@@ -49,6 +56,9 @@ def load_records(
         num_test=stage.num_test,
         seed=stage.seed,
         label_column=stage.label_column,
+        label_kind=stage.label_kind,
+        preparation=stage.preparation,
+        image_size=stage.image_size,
     )
 
 
@@ -60,17 +70,37 @@ def load_source(
     num_test: int | None = None,
     seed: int = 0,
     label_column: str = "label",
+    label_kind: str = "classes",
+    preparation: str | None = None,
+    image_size: int | None = None,
 ) -> Source:
-    """Reads or generates the records of a known source, or those of a user's own file.
+    """Reads or generates the records of a known source, or those of a user's own file or folder.
 
-    `files` are the training part, then the test part if there is one; the seed is that of a source
-    that is drawn, and the label column that of a user's table.
+    `files` are the training part, then the test part if there is one; of a user's own source they
+    are its path and that of its preparation, and follow from their names by default. The seed is
+    that of a source that is drawn; see the keys of a dataset for the others.
     """
     entry = KNOWN_SOURCES.get(source)
     if entry is None:
-        kept = _own(source, files, label_column).first(max_records=max_records, num_test=num_test)
+        if not is_own(source):
+            raise InputError(
+                f"unknown dataset source {source!r}; {suggestion(source, KNOWN_SOURCES)} (or give"
+                f" the path of a file: {', '.join(OWN_SUFFIXES)}; or of a folder, with a slash at"
+                " its end)"
+            )
+        own = own_files(source, preparation)
+        if files and len(files) != len(own):
+            raise InputError(
+                f"source {source} is read from {len(own)} files; {len(files)} are given"
+            )
+        whole = read_own(
+            files or own, label_column=label_column, label_kind=label_kind, image_size=image_size
+        )
+        kept = whole.first(max_records=max_records, num_test=num_test)
         _check_classes(kept)
         return kept
+    if label_kind != "classes":
+        raise InputError(f"source {source} has classes: label_kind {label_kind} is for own files")
     if len(files) < min(entry.max_files, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
     if len(files) > entry.max_files:
@@ -84,29 +114,18 @@ def load_source(
     return whole.first(max_records=max_records, num_test=num_test)
 
 
-def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
-    suffix = Path(source).suffix
-    if suffix not in OWN_SUFFIXES:
-        raise InputError(
-            f"unknown dataset source {source!r}; {suggestion(source, KNOWN_SOURCES)} (or give the"
-            f" path of a file: {', '.join(OWN_SUFFIXES)})"
-        )
-    if len(files) > 1:
-        raise InputError(f"source {source} is read from 1 file; {len(files)} are given")
-    [path] = files or [Path(source)]
-    return read_arrays_of(path) if suffix == ".npz" else read_own_table(path, label_column)
-
-
 _FEW = 4  # so few records may all be of different classes
 
 
 def _check_classes(kept: Source) -> None:
-    """Refuses a single class, and gaps: an output would be trained for a class without a record."""
+    """Refuses a single label, and gaps: an output would be trained for a class without a record."""
     labels = np.unique(kept.training.labels)
     if len(labels) == 1:
         raise InputError(
-            f"{kept.name}: all records have the same label; training needs at least two classes"
+            f"{kept.name}: all records have the same label; training needs at least two"
         )
+    if not kept.training.has_classes:
+        return
     if len(labels) == len(kept.training) > _FEW:
         raise InputError(
             f"{kept.name}: every record has a label of its own, so there is nothing to learn; is"
@@ -116,5 +135,6 @@ def _check_classes(kept: Source) -> None:
         missing = np.setdiff1d(np.arange(len(labels) + 1), labels)
         raise InputError(
             f"{kept.name}: no record has label {missing[0]}, though labels go up to"
-            f" {kept.num_classes - 1}; number the classes from 0 without gaps"
+            f" {kept.num_classes - 1}; number the classes from 0 without gaps,"
+            " or in a table add --prepare"
         )

@@ -21,6 +21,7 @@ def split_records(
     balanced: bool = True,
     num_auxiliary: int | None = None,
     num_test: int | None = None,
+    standardised: bool = True,
 ) -> Split:
     """Splits a source at random into private, auxiliary and test records, all disjoint.
 
@@ -28,7 +29,12 @@ def split_records(
     records that are not private: half of these are auxiliary and half test records, or
     `num_auxiliary` of them and the rest. Features are standardised by the mean and standard
     deviation of the auxiliary records alone, so that scaling reads nothing private; images by those
-    of each channel.
+    of each channel. Those that are not `standardised` stay as they are. Labels that are numbers
+    always are.
+
+    Raises:
+        InputError: if there are too few records, or features were prepared by values of records
+            that the adversary does not know.
     """
     if source.kind == "texts":
         raise InputError(
@@ -46,17 +52,24 @@ def split_records(
             " none as auxiliary or test records; lower num_records"
         )
     auxiliary = _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
+    if source.prepared is not None:
+        source.prepared.check(source.name, auxiliary)
     if source.test is None:
         test_part, left = records, others[len(auxiliary) :]
     else:
         test_part, left = source.test, np.arange(len(source.test))
     test = _taken(source, left, "num_test", num_test, default=len(left))
-    scaling = _scaling_of(records.features, auxiliary)
+    scaling = _scaling_of(records.features, auxiliary) if standardised else None
+    of_labels = None
+    if not records.has_classes:
+        scales = _scaling_of(records.labels[:, None], auxiliary)
+        of_labels = Scaling(scales.mean[0], scales.deviation[0])
     return Split(
-        private=_scaled(records, private, scaling),
-        auxiliary=_scaled(records, auxiliary, scaling),
-        test=_scaled(test_part, test, scaling),
+        private=_scaled(records, private, scaling, of_labels),
+        auxiliary=_scaled(records, auxiliary, scaling, of_labels),
+        test=_scaled(test_part, test, scaling, of_labels),
         scaling=scaling,
+        label_scaling=of_labels,
         private_rows=private,
     )
 
@@ -72,6 +85,11 @@ def _unbalanced(source: Source, order: Indices, num_records: int) -> Indices:
 
 def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
     """The first records of every class in this order."""
+    if not source.training.has_classes:
+        raise InputError(
+            f"{source.name}: labels are numbers, so there are no classes to balance; set balanced:"
+            " false"
+        )
     labels, num_classes = source.training.labels, source.num_classes
     per_class, rest = divmod(num_records, num_classes)
     if rest or per_class == 0:
@@ -113,10 +131,20 @@ def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:
     return Scaling(mean, np.where(deviation > 0, deviation, 1.0))
 
 
-def _scaled(records: Records, indices: Indices, scaling: Scaling) -> Records:
-    """The records at these indices in single precision; only a block of them in double."""
+def _scaled(
+    records: Records, indices: Indices, scaling: Scaling | None, of_labels: Scaling | None
+) -> Records:
+    """The records at these indices in single precision; only a block of them in double.
+
+    Features that are not scaled are int64 if they are integers.
+    """
     features = records.features
-    scaled = np.empty((len(indices), *features.shape[1:]), dtype=np.float32)
+    kind = np.float32 if scaling or features.dtype.kind == "f" else np.int64
+    scaled = np.empty((len(indices), *features.shape[1:]), dtype=kind)
     for block in row_blocks(len(indices), features.shape[1:]):
-        scaled[block] = (features[indices[block]] - scaling.mean) / scaling.deviation
-    return Records(scaled, records.labels[indices])
+        part = features[indices[block]]
+        scaled[block] = (part - scaling.mean) / scaling.deviation if scaling else part
+    labels = records.labels[indices]
+    if of_labels:
+        labels = ((labels - of_labels.mean) / of_labels.deviation).astype(np.float32)
+    return Records(scaled, labels)

@@ -37,7 +37,9 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         slot, whose worlds are no coins. A rule that lacks a conversion, as
         `steinke` does, uses one that it has.
         `num_runs` counts the runs of both worlds that the bound rests on. `slot` is empty if all
-        slots are pooled. `test_accuracy`, the mean over the runs, is only known at the last step.
+        slots are pooled. `test_accuracy`, or `test_r2` where labels are numbers, is the mean over
+        the runs and only known at the last step; `baseline_accuracy` is that of the most frequent
+        class.
 
     Raises:
         InputError: if all scores of a bound are of one world, or if the scores of looks end between
@@ -56,18 +58,21 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         both = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
         if min(map(len, both)) == 0:
             raise _one_world_error(scores.audit, slot)
-        last = step == scores.step[-1]
-        accuracy = scores.test_accuracy[repeat].mean() if last else float("nan")
-        row = {"repeat": repeat, "step": step, "slot": slot, "test_accuracy": accuracy}
+        row = {"repeat": repeat, "step": step, "slot": slot}
+        row |= _measured(scores, repeat) if step == scores.step[-1] else dict.fromkeys(MEASURES)
         mechanism = None
         if conversion is Conversion.SUBSAMPLED_GAUSSIAN:
             mechanism = _mechanism(stage, scores, step)
         for num_runs, estimate in _estimates(stage, both, rule, conversion, mechanism).items():
             rows.append({**row, **vars(estimate), "num_runs": num_runs or scores.num_runs})
-    table = pd.DataFrame(rows).assign(
-        num_slots=scores.num_slots,
-        noise_multiplier=scores.header["noise_multiplier"],
-        seconds=scores.header["seconds"],
+    table = (
+        pd.DataFrame(rows)
+        .astype(dict.fromkeys(MEASURES, float))
+        .assign(
+            num_slots=scores.num_slots,
+            noise_multiplier=scores.header["noise_multiplier"],
+            seconds=scores.header["seconds"],
+        )
     )
     if scores.num_slots > 1 and stage.independent is Independence.SLOTS:
         # Rules of guesses have their own words for it.
@@ -76,6 +81,18 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         pooled = table.loc[assumes, "proof"].map(lambda proof: Proof(proof).of_pooled_slots().value)
         table.loc[assumes, "proof"] = pooled
     return table
+
+
+# Columns of how well models predict test records.
+MEASURES = ("test_accuracy", "baseline_accuracy", "test_r2")
+
+
+def _measured(scores: AuditScores, repeat: int) -> dict[str, float | None]:
+    """The mean over the runs at the last step; None for what was not measured."""
+    mean = float(scores.test_accuracy[repeat].mean())
+    if scores.header.get("measure") == "r2":
+        return dict(zip(MEASURES, (None, None, mean), strict=True))
+    return dict(zip(MEASURES, (mean, scores.header.get("baseline"), None), strict=True))
 
 
 def _bounds_of_step(

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.accounting.audit_noise import NoiseKeys
-from dpcanary.adversaries.adversary import Adversary, Inserts
+from dpcanary.adversaries.adversary import Adversary, Inserts, Score
 from dpcanary.adversaries.adversary_settings import (
     CraftingKeys,
     LandscapeKeys,
@@ -107,7 +107,7 @@ class Audit(
             raise ValueError(
                 f"canary {self.canary} audits adjacency {possible}, not {self.adjacency}"
             )
-        score = entry.score(self.score)
+        score = self.scored_by
         if score.observes == Observation.VALUE and not self.draws_start:
             raise ValueError(
                 f"score {score.name} is for runs whose start is not known, and with initialisation"
@@ -122,6 +122,10 @@ class Audit(
             raise ValueError(f"canary {self.canary} needs a dataset")
         if self.num_steps % (self.record_every or 1):
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
+        if entry.uses_optimised and not self.loss.is_of_classes:
+            raise ValueError(
+                f"canary {self.canary} optimises cross-entropy: loss {self.loss} is no"
+            )
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")
         if self.model is ModelKind.RESNET9 and self.width % 2:
@@ -263,6 +267,22 @@ class Audit(
     def adversary(self) -> Adversary:
         """The canary's entry in the catalogue."""
         return adversary(self.canary)
+
+    @property
+    def scored_by(self) -> Score:
+        """How its runs are scored, with the default filled in."""
+        return self.adversary.score(self.score, has_classes=self._has_classes)
+
+    @property
+    def _has_classes(self) -> bool:
+        """Whether its labels are classes, as far as it has any."""
+        return self.loss.is_of_classes or not self.is_trained
+
+    @property
+    def observes_default(self) -> bool:
+        """Whether its runs are observed as the default score needs it."""
+        default = self.adversary.score(None, has_classes=self._has_classes)
+        return default.observes == self.scored_by.observes
 
     @property
     def is_trained(self) -> bool:

@@ -172,8 +172,7 @@ def _runs_of(audit: Audit, *, name: str) -> str:
     It does not depend on the score, only on what is observed, so that runs are kept if another
     score is added to the config. Runs with the default observation have the name as it is.
     """
-    default, observes = (audit.adversary.score(score).observes for score in (None, audit.score))
-    return name if observes == default else f"{name}-{observes}"
+    return name if audit.observes_default else f"{name}-{audit.scored_by.observes}"
 
 
 def _resolved(audit: Audit, *, seed: int) -> Audit:
@@ -181,7 +180,7 @@ def _resolved(audit: Audit, *, seed: int) -> Audit:
     return audit.model_copy(
         update={
             "seed": seed if audit.seed is None else audit.seed,
-            "score": audit.adversary.score(audit.score).name,
+            "score": audit.scored_by.name,
             "dataset": audit.dataset if audit.is_trained else None,
             "initialisation": audit.start,
             "worlds": audit.worlds or WorldAssignment.by_default(audit.num_slots),

@@ -133,6 +133,12 @@ def _check_known(where: str, dataset: str, settings: Settings) -> None:
 
 def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:
     _check_known(f"{where}: dataset", dataset, settings)
+    kind = "classes" if audit.loss.is_of_classes else "numbers"
+    if audit.is_trained and settings.datasets[dataset].label_kind != kind:
+        raise InputError(
+            f"{where}: loss: {audit.loss} needs labels that are {kind}: set label_kind: {kind} in"
+            f" datasets.{dataset}, or another loss"
+        )
     most = settings.datasets[dataset].num_records
     if audit.num_slots > most:
         raise InputError(
@@ -211,8 +217,9 @@ def _check_figure(
             raise InputError(
                 f"{where}.num_runs: {odd[0]} must be even, for two worlds, and at least 4"
             )
-        if figure.kind == "test_accuracy" and not audit.is_trained:
-            raise InputError(f"{where}: audit {name} trains no models: it has no test accuracy")
+        if figure.kind == "test_accuracy" and not (audit.is_trained and audit.loss.is_of_classes):
+            reason = "its labels are numbers" if audit.is_trained else "it trains no models"
+            raise InputError(f"{where}: audit {name} has no test accuracy: {reason}")
 
 
 def _check_sets(where: str, audits: Sequence[Audit], settings: Settings) -> None:

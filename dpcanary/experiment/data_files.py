@@ -6,10 +6,10 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
-from dpcanary.core.files import sha256_of_file
+from dpcanary.core.files import sha256_of_file, sha256_of_path
 from dpcanary.core.installation import SNAKEFILE
 from dpcanary.data.dataset_catalogue import Entry, read_catalogue
-from dpcanary.data.record_source import KNOWN_SOURCES, check_hashes
+from dpcanary.data.record_source import KNOWN_SOURCES, check_hashes, own_files
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import Experiment, Settings
 from dpcanary.experiment.release import check_hash
@@ -62,7 +62,9 @@ class DataFiles:
             return [self.located(file) for file in settings.files]
         if settings.source in self.catalogue:
             return [f"{DOWNLOADS}/{self.catalogue[settings.source].file}"]
-        return [] if settings.is_generated else [settings.source]
+        if settings.is_generated:
+            return []
+        return [*map(str, own_files(settings.source, settings.preparation))]
 
     def located(self, name: str) -> str:
         """The path in the data folder if it exists there, else the path as it is."""
@@ -84,8 +86,10 @@ class DataFiles:
             for name in self._local(dataset):
                 file, where = self._folder / name, f"datasets.{dataset}: {name}"
                 try:
-                    if not file.is_file():
-                        kind = "is no file" if file.exists() else "does not exist"
+                    is_folder = name == self._folder_of(dataset)
+                    if not (file.is_dir() if is_folder else file.is_file()):
+                        kind = "is no folder" if is_folder else "is no file"
+                        kind = kind if file.exists() else "does not exist"
                         raise InputError(
                             f"{where} {kind}, looked up from {self._folder.absolute()}"
                             f"{_similar(file, name)}"
@@ -119,11 +123,16 @@ class DataFiles:
         if not local:
             entry = self.catalogue.get(self._datasets[dataset].source)
             return stated or ((entry.sha256,) if entry and entry.sha256 else ())
-        if not all(file.is_file() for file in local):  # in a module, another rule may make them
+        if not all(file.exists() for file in local):  # in a module, another rule may make them
             return stated
-        found = tuple(map(sha256_of_file, local))
+        found = tuple(map(sha256_of_path, local))
         check_hashes(local, found, stated, where=f"datasets.{dataset}: ")
         return found
+
+    def _folder_of(self, dataset: str) -> str | None:
+        """The folder that a dataset is read from; None if it is read from files."""
+        source = self._datasets[dataset].source
+        return str(Path(source)) if source.endswith("/") else None
 
     def _local(self, dataset: str) -> list[str]:
         """The files of a dataset that the config names."""

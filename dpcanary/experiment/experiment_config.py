@@ -11,7 +11,7 @@ from dpcanary.core.setting_fields import ClosedModel, Name, Sha256
 from dpcanary.data.dataset_settings import SourceKeys, SplitKeys
 from dpcanary.data.encoder_settings import EncodingKeys
 from dpcanary.data.observations import Observation
-from dpcanary.data.record_source import KNOWN_SOURCES, OWN_SUFFIXES
+from dpcanary.data.record_source import KNOWN_SOURCES, OWN_SUFFIXES, is_own
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.estimation_settings import EstimationKeys
 from dpcanary.estimation.rule_catalogue import (
@@ -36,14 +36,17 @@ class Dataset(SourceKeys, EncodingKeys, SplitKeys):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Dataset":
-        is_own_file = self.source.endswith(OWN_SUFFIXES)
-        if self.source not in KNOWN_SOURCES and not is_own_file:
+        if self.source not in KNOWN_SOURCES and not is_own(self.source):
             raise ValueError(
-                f"source {self.source!r} is not the path of a file ({', '.join(OWN_SUFFIXES)});"
+                f"source {self.source!r} is not the path of a file ({', '.join(OWN_SUFFIXES)}), or"
+                " of a folder, which ends with a slash;"
                 f" {suggestion(self.source, KNOWN_SOURCES)}"
             )
-        if self.files and (self.is_generated or is_own_file):
+        if self.files and (self.is_generated or is_own(self.source)):
             raise ValueError(f"source {self.source} is not read from other files")
+        for key in ("preparation", "image_size"):
+            if getattr(self, key) is not None and not is_own(self.source):
+                raise ValueError(f"{key} is for files of your own, and not for {self.source}")
         if self.encoder_revision and not self.encoder:
             raise ValueError("encoder_revision needs an encoder")
         return self
@@ -214,7 +217,7 @@ class Experiment(ClosedModel):
     def _derived(self, name: str) -> dict[str, Any]:
         """What follows from an audit's settings; those that it does not use have their defaults."""
         audit = self.audits[name]
-        score = audit.adversary.score(audit.score)
+        score = audit.scored_by
         defaults = {
             key: Audit.model_fields[key].get_default(call_default_factory=True)
             for key in audit.unused_keys

@@ -164,7 +164,8 @@ class Products:
             return []
         stage = self.experiment.dataset_stage(FeaturesStage, dataset=dataset)
         inputs = " ".join([stage.to_json(), *settings.files])
-        return [Product(f"features/{settings.source}-{sha256_of_text(inputs)[:8]}", inputs)]
+        name = Path(settings.source).name
+        return [Product(f"features/{name}-{sha256_of_text(inputs)[:8]}", inputs)]
 
     def noise(self, audit: str) -> Product:
         """The noise multiplier of an audit's runs."""

@@ -16,7 +16,7 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Product, Products
-from dpcanary.experiment.summary import COLUMNS, described_data
+from dpcanary.experiment.summary import COLUMNS, described_data, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE, with_unplanned_looks
 
 _MOST_TARGETS = 5
@@ -206,11 +206,13 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
     targets = {targets_in_words(products, folder, audit) for audit in audits} - {""}
     if len(targets) == 1:
         yield f"Target record: {targets.pop()}."
-    accuracies = summary.groupby("audit")["test_accuracy"].last().dropna()
-    if len(accuracies):
-        low, high = accuracies.min(), accuracies.max()
-        text = " to ".join(dict.fromkeys([f"{low:.1%}", f"{high:.1%}"]))
-        yield f"Test accuracy of the models: {text}."
+    last = summary.groupby("audit", sort=False).last()
+    learnt: dict[str, list[str]] = {}
+    for audit, row in last.iterrows():
+        learnt.setdefault(learnt_in_words(row), []).append(str(audit))
+    for text, names in learnt.items():
+        if text:
+            yield text if len(learnt) == 1 else f"{', '.join(names)}: {text}"
 
 
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import isnan, nan
 from pathlib import PurePath
 from typing import Any
 
@@ -13,6 +14,7 @@ from dpcanary.core.files import sha256_of_text
 from dpcanary.core.provenance import as_json, origin_of
 from dpcanary.core.setting_fields import Shown, metadata_of
 from dpcanary.errors import InputError
+from dpcanary.estimation.table import MEASURES
 from dpcanary.training.training_settings import (
     DataKeys,
     DescentKeys,
@@ -41,7 +43,7 @@ COLUMNS = [
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
     "gaussian_distance",
     "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_heuristic", "epsilon_poisson",
-    "accounting_method", "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold",
+    "accounting_method", *MEASURES, "seconds", "fpr_upper", "fnr_upper", "threshold",
     "assumption", "origin",
 ]  # fmt: skip
 
@@ -92,6 +94,26 @@ def summary_rows(
     settings["origin"] = origin_of(f"summary/{audit}", settings=as_json(keys), inputs=origins)
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
+
+
+def learnt_in_words(row: Mapping[str, Any]) -> str:
+    """How well models predict test records, beside the best constant; empty if it is not known."""
+    accuracy, baseline, r2 = (float(row.get(name, nan)) for name in MEASURES)
+    if not isnan(r2):
+        text = f"R^2 on test records {r2:.2f} (predicting the mean: 0)."
+    elif isnan(accuracy):
+        return ""
+    elif isnan(baseline):
+        text = f"Test accuracy {accuracy:.1%}."
+    else:
+        text = f"Test accuracy {accuracy:.1%} (predicting the most frequent class: {baseline:.1%})."
+    if r2 <= 0 or accuracy <= baseline:
+        text += (
+            " WARNING: the models have learnt nothing that a constant prediction does not know, so"
+            " a low bound says little about models that learn; train longer, or with less noise or"
+            " another learning rate."
+        )
+    return text
 
 
 def _configuration(settings: Mapping[str, Any]) -> str:

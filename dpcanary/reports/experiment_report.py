@@ -29,7 +29,7 @@ from dpcanary.experiment.results_table import (
     substitute_in_words,
     targets_in_words,
 )
-from dpcanary.experiment.summary import described_data
+from dpcanary.experiment.summary import described_data, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE
 from dpcanary.figures.style import canary_name
 from dpcanary.reports.headline import (
@@ -143,7 +143,7 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         difference=audit.adversary.difference_in_words,
         is_real=audit.adversary.is_real,
         real=_of_real_record(experiment, same_rule, last, row["audit"]),
-        test_accuracy=settings["test_accuracy"],
+        measured=learnt_in_words(settings),
         conversion=Conversion(row["conversion"]),
         meaning=meaning_in_words(_meaning(audit, settings)),
     )
@@ -243,8 +243,8 @@ def _details(
             yield key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     row = last.loc[audit]
     yield "noise multiplier", f"{row['noise_multiplier']:.6g}"
-    if row["test_accuracy"] == row["test_accuracy"]:
-        yield "test accuracy", f"{row['test_accuracy']:.1%}"
+    if learnt := learnt_in_words(row):
+        yield "on test records", learnt
     if row["seconds"] == row["seconds"]:
         yield "seconds of training", f"{row['seconds']:,.1f}"
     if targets := targets_in_words(products, folder, audit):

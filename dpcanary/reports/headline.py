@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, isinf, isnan, nan
+from math import isfinite, isinf, isnan
 from typing import TYPE_CHECKING
 
 from dpcanary.core.printing import (
@@ -61,7 +61,7 @@ class Headline:
         difference: in what the worlds differ, in words; empty if it is not known.
         is_real: whether the attack is one on a real record; None if it is not known.
         real: the strongest other attack on a real record, if there is one.
-        test_accuracy: mean of the attacked models; NaN if it is not known.
+        measured: how well the attacked models predict, as a sentence; empty if it is not known.
         conversion: that of the lower bound, which decides whose epsilon is bounded.
         meaning: what the accounted epsilons mean to a person, as a sentence; empty if it is not
             known.
@@ -84,7 +84,7 @@ class Headline:
     difference: str = ""
     is_real: bool | None = None
     real: OfRealRecord | None = None
-    test_accuracy: float = nan
+    measured: str = ""
     conversion: Conversion | None = None
     meaning: str = ""
 
@@ -161,11 +161,6 @@ class Headline:
             "It bounds the epsilon of the mechanism, over all data and with all updates seen;"
             " conversion direct bounds that of what the attacker saw."
         )
-
-    @property
-    def measured(self) -> str:
-        """What else is known of the attacked models, as a sentence."""
-        return "" if isnan(self.test_accuracy) else f"Test accuracy {self.test_accuracy:.1%}."
 
     def _accounted_sentences(self) -> Iterator[str]:
         if isinf(self.add_remove):

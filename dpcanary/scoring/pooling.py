@@ -49,10 +49,10 @@ def pool_scores(
     shape = (stage.num_repeats, stage.num_runs, stage.num_slots)
     scores = np.empty((*shape, len(stage.record_steps)))
     world, accuracy = np.empty(shape, np.uint8), np.empty(shape[:2], np.float32)
-    noise_multiplier, seconds = 0.0, 0.0
+    noise_multiplier, seconds, baseline = 0.0, 0.0, None
+    loss = Loss(stage.runs_settings.get("loss") or Loss.CROSS_ENTROPY)
     for shard in checked_shards(paths, stage, canaries=canaries, origin=origin):
         noise_multiplier = shard.header["noise_multiplier"]
-        loss = stage.runs_settings.get("loss")
         context = ScoringContext(
             stage.sample_rate,
             noise_multiplier,
@@ -60,7 +60,7 @@ def pool_scores(
             canary_set,
             stage.runs_settings,
             adjacency=Adjacency(stage.runs_settings["adjacency"]),
-            loss=Loss(loss) if loss else None,
+            loss=loss if "loss" in stage.runs_settings else None,
         )
         new = np.asarray(score(shard.observation.astype(np.float64), context))
         if new.shape != (len(shard.run), len(shard.step), stage.num_slots):
@@ -72,12 +72,15 @@ def pool_scores(
         scores[place] = new.transpose(0, 2, 1)
         world[place], accuracy[place] = shard.world, shard.test_accuracy
         seconds += shard.header["seconds"]
+        baseline = shard.header.get("baseline")
     header = {
         **names,
         "sample_rate": stage.sample_rate,
         "noise_multiplier": noise_multiplier,
         "batch_size": stage.runs_settings.get("batch_size"),
         "seconds": seconds,
+        "measure": "accuracy" if loss.is_of_classes else "r2",
+        "baseline": baseline,
     }
     return AuditScores(header, np.array(stage.record_steps), scores, world, accuracy)
 

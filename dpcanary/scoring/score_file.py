@@ -17,11 +17,13 @@ class AuditScores:
 
     Attributes:
         header: `audit`, `canary`, `score`, `sample_rate`, `noise_multiplier`, `batch_size` (None
-            unless batches are known), and the `seconds` that all shards together took.
+            unless batches are known), the `seconds` that all shards together took, `measure`
+            (`accuracy` or `r2`), and `baseline`, that of the best constant prediction (None if it
+            is not known).
         step: shape (S,), recorded steps, ascending.
         scores: shape (repeats, runs, K, S) for K slots; higher means that world 0 is likelier.
         world: shape (repeats, runs, K), 0 or 1.
-        test_accuracy: shape (repeats, runs), in [0, 1]; NaN where no model is trained.
+        test_accuracy: shape (repeats, runs), the measure; NaN where no model is trained.
     """
 
     header: dict[str, Any]

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.data.canaries import CanarySet, GradientCanary
 from dpcanary.data.observations import Observation
+from dpcanary.data.records import Labels
 from dpcanary.errors import InputError
 from dpcanary.training.training_settings import Loss
 
@@ -155,7 +156,8 @@ def ensemble_scores(result: "EnsembleResult") -> Array:
     Higher means world 0. The score of a gradient canary is minus the change of the parameters
     along it, or minus their values, or the log-likelihood ratio of all noisy gradients. That of an
     input canary is the logit-confidence of the target minus that of the canary; under `add_remove`
-    and `zero_out`, where only world 0 has the canary, that of the canary alone.
+    and `zero_out`, where only world 0 has the canary, that of the canary alone. Where labels are
+    numbers it is `canary_loss`.
     """
     dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
     context = ScoringContext(
@@ -176,6 +178,8 @@ def ensemble_scores(result: "EnsembleResult") -> Array:
             return transcript(observed, context)
         case Observation.GRADIENT_NORM:
             return gradient_norm(observed, context)
+        case Observation.LOGITS if not dpsgd.loss.is_of_classes:
+            return canary_loss(observed, context)
         case Observation.LOGITS if dpsgd.adjacency is Adjacency.SUBSTITUTE:
             return logit_difference(observed, context)
         case Observation.LOGITS:
@@ -190,9 +194,11 @@ def _input_canaries(context: ScoringContext, score: str) -> CanarySet:
     return context.canaries
 
 
-def _losses(logits: Array, labels: NDArray[np.int64], loss: Loss | None) -> Array:
-    """The loss of each slot's record, from logits of shape (..., slots, outputs)."""
+def _losses(logits: Array, labels: Labels, loss: Loss | None) -> Array:
+    """The loss of each slot's record, from outputs of shape (..., slots, outputs)."""
     outputs = logits.shape[-1]
+    if loss is Loss.SQUARED_ERROR:
+        return np.asarray(np.square(logits[..., 0] - labels))
     if loss is Loss.CROSS_ENTROPY:
         chosen = logits[..., np.arange(len(labels)), labels]
         return np.asarray(logsumexp(logits, axis=-1) - chosen)

@@ -19,7 +19,12 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble_plan import Plan, default_observation
 from dpcanary.training.initialisation import NO_RUN
 from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
-from dpcanary.training.training_settings import Initialisation, InitialWeights, WorldAssignment
+from dpcanary.training.training_settings import (
+    Initialisation,
+    InitialWeights,
+    Loss,
+    WorldAssignment,
+)
 
 
 def train_ensemble(
@@ -56,7 +61,7 @@ def train_ensemble(
         runs: how many runs, or their indices, which fix each run's world and randomness. With
             one slot, even indices are in world 0 and odd ones in world 1.
         seed: the audit's seed.
-        test_records: the records that accuracy is measured on; by default it is not measured.
+        test_records: the records that models are measured on; by default they are not measured.
         observe: what is kept of a run; by default the observation for the canary's type.
         worlds: how the worlds of slots are assigned; by default `alternate` with one slot and
             `coins` with several.
@@ -83,7 +88,7 @@ def train_ensemble(
     _check_type("dpsgd", DPSGD, dpsgd)
     _check_type("canary", Canary, *canaries)
     indices = _run_indices(runs)
-    _check_records(records, test_records)
+    _check_records(records, test_records, dpsgd.loss)
     if worlds is None:
         worlds = WorldAssignment.by_default(len(canaries))
     worlds = WorldAssignment(worlds)
@@ -136,11 +141,11 @@ def _check_type(name: str, kind: type | UnionType, *values: object) -> None:
             raise InputError(f"{name} must be a {wanted}, not {type(value).__name__} {value!r:.60}")
 
 
-def _check_records(records: Records, test_records: Records | None) -> None:
+def _check_records(records: Records, test_records: Records | None, loss: Loss) -> None:
     if not len(records):
         raise InputError("there are no records")
     parts = [records] if test_records is None else [records, test_records]
-    if all(part.labels.min(initial=1) > 0 for part in parts):
+    if loss.is_of_classes and all(part.labels.min(initial=1) > 0 for part in parts):
         raise InputError("no record has label 0; labels are counted from 0: subtract 1")
     for part in parts:
         kind, shape = part.features.dtype.kind, part.features.shape[1:]

@@ -3,14 +3,24 @@
 import torch
 from torch import Tensor
 
+from dpcanary.errors import InputError
 from dpcanary.training.training_settings import Loss
 
 
-def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """The loss of each record, shape (...), for logits (..., K) and class indices (...).
+def check_num_outputs(num_outputs: int, loss: Loss) -> None:
+    """Refuses a model of several outputs whose loss is for one."""
+    if num_outputs != loss.num_outputs(num_outputs):
+        raise InputError(f"loss {loss} needs a model of one output; this one has {num_outputs}")
 
-    With one output, labels are 0 or 1. Binary cross-entropy is averaged over the outputs.
+
+def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """The loss of each record, shape (...), for outputs (..., K) and labels (...).
+
+    Labels are class indices, 0 or 1 with one output; or numbers, for squared error. Binary
+    cross-entropy is averaged over the outputs.
     """
+    if loss is Loss.SQUARED_ERROR:
+        return (outputs.squeeze(-1) - labels).square()
     if loss is Loss.CROSS_ENTROPY:
         chosen = outputs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         return torch.logsumexp(outputs, dim=-1) - chosen
@@ -29,10 +39,12 @@ def target_outputs(labels: Tensor, num_outputs: int) -> Tensor:
 
 
 def residuals(outputs: Tensor, targets: Tensor, loss: Loss, *, dim: int) -> Tensor:
-    """Derivative of each record's loss in its logits, which lie along `dim` of `outputs`.
+    """Derivative of each record's loss in its outputs, which lie along `dim` of `outputs`.
 
-    `targets` of `target_outputs` are broadcast against the logits.
+    `targets` of `target_outputs` are broadcast against the outputs.
     """
+    if loss is Loss.SQUARED_ERROR:
+        return (outputs - targets).mul_(2.0)
     if loss is Loss.CROSS_ENTROPY:
         return torch.softmax(outputs, dim=dim).sub_(targets)
     return torch.sigmoid(outputs).sub_(targets).div_(outputs.shape[dim])

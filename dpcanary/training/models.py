@@ -94,7 +94,7 @@ def resnet18(num_classes: int = 10) -> nn.Module:
 
 
 def _own_module(
-    reference: str, *, seed: int, shape: tuple[int, ...], num_classes: int
+    reference: str, *, seed: int, shape: tuple[int, ...], num_classes: int, loss: Loss
 ) -> nn.Module:
     """The checked module that a user's function `package.module:function` makes."""
     make = function_named(reference)
@@ -113,10 +113,13 @@ def _own_module(
         raise InputError(
             f"model {reference} cannot take records of shape {shape}: {error}"
         ) from error
-    if output_shape != (2, num_classes):
+    num_outputs = loss.num_outputs(num_classes)
+    is_binary = loss is Loss.BINARY_CROSS_ENTROPY and num_classes == 2
+    if output_shape != (2, num_outputs) and not (is_binary and output_shape == (2, 1)):
+        labels = f"{num_classes} classes" if loss.is_of_classes else "labels that are numbers"
         raise InputError(
-            f"model {reference} maps 2 records to shape {output_shape}; for {num_classes} classes"
-            f" it must be (2, {num_classes})"
+            f"model {reference} maps 2 records to shape {output_shape}; for {labels} and loss"
+            f" {loss} it must be (2, {num_outputs})"
         )
     return module
 
@@ -150,13 +153,16 @@ def module_of(
         InputError: if the features do not have the shape that the model takes, the parameters are
             not as many as the module has, or a user's own model cannot be made.
     """
-    kind, shape = stage.model, tuple(shape)
+    kind, shape, loss = stage.model, tuple(shape), stage.loss
+    num_outputs = loss.num_outputs(num_classes)
     if isinstance(kind, ModelKind):
         _check_shape(kind, shape)
         with torch.random.fork_rng(devices=[]):  # layers draw from PyTorch's one generator
-            module = _known_module(kind, stage, shape=shape, num_classes=num_classes)
+            module = _known_module(kind, stage, shape=shape, num_outputs=num_outputs)
     else:
-        module = _own_module(kind, seed=stage.model_seed, shape=shape, num_classes=num_classes)
+        module = _own_module(
+            kind, seed=stage.model_seed, shape=shape, num_classes=num_classes, loss=loss
+        )
     if isinstance(kind, ModelKind) or stage.initial_weights:
         weights = stage.initial_weights or InitialWeights.PYTORCH
         redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
@@ -172,21 +178,21 @@ def module_of(
 
 
 def _known_module(
-    kind: ModelKind, stage: ModelStage, *, shape: tuple[int, ...], num_classes: int
+    kind: ModelKind, stage: ModelStage, *, shape: tuple[int, ...], num_outputs: int
 ) -> nn.Module:
     match kind:
         case ModelKind.LINEAR:
-            return nn.Linear(shape[0], num_classes)
+            return nn.Linear(shape[0], num_outputs)
         case ModelKind.MLP:
-            return _perceptron([shape[0], *stage.hidden_sizes, num_classes], stage.activation)
+            return _perceptron([shape[0], *stage.hidden_sizes, num_outputs], stage.activation)
         case ModelKind.CONVNET:
-            return convnet(num_classes)
+            return convnet(num_outputs)
         case ModelKind.RESNET18:
-            return resnet18(num_classes)
+            return resnet18(num_outputs)
         case ModelKind.RESNET9:
-            return resnet9(num_classes, width=stage.width, logit_scale=stage.logit_scale)
+            return resnet9(num_outputs, width=stage.width, logit_scale=stage.logit_scale)
         case ModelKind.WRN16_4:
-            return wrn16_4(num_classes)
+            return wrn16_4(num_outputs)
         case never:
             assert_never(never)
 

@@ -7,6 +7,7 @@ protected, so no private record may be among it.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +18,14 @@ from dpcanary.data.records import Records, Scaling, Split
 from dpcanary.errors import InputError
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.models import descent, module_of
-from dpcanary.training.runs import accuracy_of
+from dpcanary.training.runs import measure_of
 from dpcanary.training.simulated_trainings import Simulation, check_finite
 from dpcanary.training.training_settings import Initialisation, PretrainingStage, Purpose
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Parameters in the module's order, and accuracy on the audit's test records, NaN without."""
+    """Parameters in the module's order, and `runs.measure_of` test records, NaN without."""
 
     parameters: NDArray[np.float32]
     test_accuracy: float
@@ -67,16 +68,20 @@ def public_records(data: Split, other: Split | None = None) -> tuple[Records, in
     public = other.private
     if public.features.shape[1:] != data.private.features.shape[1:]:
         return public, 0
+    features, labels = public.features, public.labels
     if data.scaling and other.scaling:
-        public = Records(_rescaled(public, other.scaling, data.scaling), public.labels)
+        features = _rescaled(features, other.scaling, data.scaling)
+    if data.label_scaling and other.label_scaling:
+        labels = _rescaled(labels, other.label_scaling, data.label_scaling)
+    public = Records(features, labels)
     audited = [part.features for part in (data.private, data.test)]
     twice = np.any([_among(features, public.features) for features in audited], axis=0)
     return public[~twice], int(twice.sum())
 
 
-def _rescaled(records: Records, old: Scaling, new: Scaling) -> NDArray[np.float32]:
+def _rescaled(values: NDArray[Any], old: Scaling, new: Scaling) -> NDArray[np.float32]:
     factor, shift = old.deviation / new.deviation, (old.mean - new.mean) / new.deviation
-    return (records.features * factor + shift).astype(np.float32)
+    return (values * factor + shift).astype(np.float32)
 
 
 def _among(audited: NDArray[np.floating], features: NDArray[np.floating]) -> NDArray[np.bool_]:
@@ -129,6 +134,11 @@ def pretrain(
             f"pretraining: its records have features of shape {public.features.shape[1:]}, and the"
             f" audited ones {shape}"
         )
+    if public.has_classes != data.private.has_classes:
+        raise InputError(
+            "pretraining: labels must be classes both in its records and in the audited ones, or"
+            " numbers in both"
+        )
     if public.num_classes > data.num_classes:
         raise InputError(
             f"pretraining: its records have labels up to {public.num_classes - 1}, and the audited"
@@ -152,5 +162,5 @@ def pretrain(
     accuracy = float("nan")
     if len(data.test):
         models = torch.from_numpy(parameters).to(device)
-        accuracy = float(accuracy_of(simulation.path, models, data.test)[0])
+        accuracy = float(measure_of(simulation.path, models, data.test, stage.loss)[0])
     return Pretrained(parameters[0], accuracy)

@@ -23,6 +23,8 @@ from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD, state_tensors
 from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradients.gradient_path import GradientPath
+from dpcanary.training.losses import record_losses
+from dpcanary.training.training_settings import Loss
 
 # Share of the free memory that blocks may use. The rest is for allocations that are not counted.
 _SHARE = 0.5
@@ -82,10 +84,19 @@ _RECORDS_AT_ONCE = 512
 
 
 @torch.no_grad()
-def accuracy_of(path: GradientPath, parameters: Tensor, records: Records) -> NDArray[np.float32]:
-    """Share of test records that each model classifies correctly, shape (runs,).
+def measure_of(
+    path: GradientPath, parameters: Tensor, records: Records, loss: Loss
+) -> NDArray[np.float32]:
+    """How well each model predicts the labels of test records, shape (runs,).
 
-    `parameters` have the shape (runs, parameters), in the module's order.
+    It is the share of records that are classified correctly. For squared error it is R^2: 1 minus
+    the sum of squared errors over that of predicting the mean of the labels.
+
+    Args:
+        path: computes the outputs.
+        parameters: shape (runs, parameters), in the module's order.
+        records: the test records.
+        loss: that the models were trained with.
     """
     buffer = path.encode(parameters)
     features = torch.from_numpy(records.features)
@@ -93,14 +104,27 @@ def accuracy_of(path: GradientPath, parameters: Tensor, records: Records) -> NDA
     per_record = len(buffer) * (path.bytes_per_run(2) - path.bytes_per_run(1))
     at_once = max(1, min(_RECORDS_AT_ONCE, _BYTES_AT_ONCE // max(1, per_record)))
     labels = torch.from_numpy(records.labels).to(buffer.device)
-    correct = torch.zeros(len(buffer), device=buffer.device)
+    total = torch.zeros(len(buffer), device=buffer.device)
     for first in range(0, len(labels), at_once):
         part = slice(first, first + at_once)
-        logits = path.logits(buffer, path.lift(features[part].to(buffer.device)))
-        binary = logits.shape[-1] == 1
-        predicted = (logits[..., 0] > 0).long() if binary else logits.argmax(dim=-1)
-        correct += (predicted == labels[part]).sum(dim=1)
-    return (correct / len(labels)).cpu().numpy()
+        outputs = path.logits(buffer, path.lift(features[part].to(buffer.device)))
+        if not loss.is_of_classes:
+            total += record_losses(outputs, labels[part], loss).sum(dim=1)
+            continue
+        binary = outputs.shape[-1] == 1
+        predicted = (outputs[..., 0] > 0).long() if binary else outputs.argmax(dim=-1)
+        total += (predicted == labels[part]).sum(dim=1)
+    if loss.is_of_classes:
+        return (total / len(labels)).cpu().numpy()
+    spread = float(np.square(records.labels - records.labels.mean(dtype=np.float64)).sum())
+    return 1 - total.cpu().numpy() / np.float32(spread or np.nan)
+
+
+def baseline_of(records: Records, loss: Loss) -> float | None:
+    """What `measure_of` gives for the best constant prediction; None without records."""
+    if not len(records):
+        return None
+    return float(np.bincount(records.labels).max()) / len(records) if loss.is_of_classes else 0.0
 
 
 _LOG = logging.getLogger(__name__)
@@ -127,7 +151,8 @@ class EnsembleResult:
         observations: shape (runs, steps, slots) for `change`; (runs, steps, slots, 2) for
             `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`; (runs, steps, slots,
             most steps between two recorded ones) for `noisy_gradients`.
-        test_accuracy: shape (runs,), of the last step's models; NaN without test records.
+        test_accuracy: shape (runs,), by `measure_of` the last step's models, so R^2 for squared
+            error; NaN without test records.
         parameters: shape (runs, parameters), in the module's order, of the last step's models;
             None if not asked for.
     """
@@ -167,7 +192,7 @@ def train_runs(
     return EnsembleResult(
         dpsgd=plan.dpsgd,
         observe=plan.observe,
-        canaries=CanarySet(canaries, tuple(int(labels[canary.target]) for canary in canaries)),
+        canaries=CanarySet(canaries, tuple(labels[canary.target].item() for canary in canaries)),
         runs=np.asarray(runs, np.int64),
         worlds=worlds,
         observations=observations,
@@ -241,7 +266,7 @@ class _Trainer:
             some = slice(first, first + _MODELS_AT_ONCE)
             models = block.parameters(some)
             if test:
-                accuracy[some] = accuracy_of(plan.evaluator, models, test)
+                accuracy[some] = measure_of(plan.evaluator, models, test, plan.dpsgd.loss)
             if self._keep:
                 kept.append(models.cpu().numpy())
         return [block.worlds, observations, accuracy, *([np.concatenate(kept)] if kept else [])]

@@ -12,7 +12,7 @@ from dpcanary.data.observations import Shard, shard_header
 from dpcanary.data.records import Split
 from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.models import mechanism_of, module_of
-from dpcanary.training.runs import Progress, no_progress, train_runs
+from dpcanary.training.runs import Progress, baseline_of, no_progress, train_runs
 from dpcanary.training.training_settings import InitialWeights, TrainingStage
 
 
@@ -68,15 +68,16 @@ def train_shard(
     result = train_runs(
         plan, runs, num_threads=num_threads, runs_at_once=runs_at_once, on_progress=on_progress
     )
+    header = shard_header(
+        settings=stage.model_dump(mode="json"),
+        noise_multiplier=noise_multiplier,
+        inputs=inputs,
+        device=str(device),
+        seconds=time.perf_counter() - start,
+        packages=["numpy", "torch"],
+    )
     return Shard(
-        header=shard_header(
-            settings=stage.model_dump(mode="json"),
-            noise_multiplier=noise_multiplier,
-            inputs=inputs,
-            device=str(device),
-            seconds=time.perf_counter() - start,
-            packages=["numpy", "torch"],
-        ),
+        header={**header, "baseline": baseline_of(data.test, stage.loss)},
         run=result.runs,
         world=result.worlds.astype(np.uint8),
         step=np.array(stage.record_steps),

@@ -20,6 +20,7 @@ from dpcanary.training.dpsgd import DPSGD, Stepping
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
+from dpcanary.training.losses import record_losses
 from dpcanary.training.noise import Noise
 from dpcanary.training.slots import table_of
 from dpcanary.training.training_settings import Initialisation, Loss, Purpose, Sampling
@@ -34,7 +35,8 @@ class Reference:
 
     Attributes:
         parameters: shape (parameters,), in the module's order, at the end of training.
-        mean_confidence: shape (records,), probability of the true label, averaged over the steps.
+        mean_confidence: shape (records,), probability of the true label, averaged over the steps;
+            minus the squared error where labels are numbers.
     """
 
     parameters: NDArray[np.float32]
@@ -265,11 +267,13 @@ def check_finite(training: str, dpsgd: DPSGD, *arrays: NDArray[np.floating]) -> 
 
 
 def _confidence(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Probability of the true label, shape (n,)."""
+    """Probability of the true label, shape (n,); minus the loss where labels are numbers."""
     match loss:
         case Loss.CROSS_ENTROPY:
             probabilities = torch.softmax(logits, dim=1)
-        case Loss.BINARY_CROSS_ENTROPY:
+        case Loss.SQUARED_ERROR:
+            return -record_losses(logits, labels, loss)
+        case Loss.BINARY_CROSS_ENTROPY | Loss.LOGISTIC:
             if logits.shape[1] == 1:
                 return torch.sigmoid(logits[:, 0] * (2.0 * labels - 1.0))
             probabilities = torch.sigmoid(logits)

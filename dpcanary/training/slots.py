@@ -107,7 +107,7 @@ def slots_of(
     if kind is GradientCanary:
         _indices(canaries, "coordinate", num_parameters, "parameters of the model")
     for canary in canaries:
-        _check(canary, records.features.shape[1:], dpsgd.max_grad_norm, num_parameters)
+        _check(canary, records, dpsgd.max_grad_norm, num_parameters)
     substitute = dpsgd.adjacency is Adjacency.SUBSTITUTE
     replaces = substitute or dpsgd.sampling is Sampling.POISSON
     rows = np.full((2, len(targets)), -1)
@@ -132,10 +132,11 @@ def table_of(records: Records, canaries: Sequence[Canary], device: torch.device)
         private = private.astype(np.float32, copy=False)
     inputs = [canary for canary in canaries if isinstance(canary, InputCanary)]
     rows = [np.asarray(canary.features, private.dtype)[None] for canary in inputs]
+    kind = np.int64 if records.has_classes else np.float32
     labels = np.append(records.labels, [*(canary.label for canary in inputs), 0])
     return RecordTable(
         features=torch.from_numpy(np.concatenate([private, *rows, private[:1]])).to(device),
-        labels=torch.from_numpy(labels.astype(np.int64)).to(device),
+        labels=torch.from_numpy(labels.astype(kind)).to(device),
         num_canaries=len(inputs),
     )
 
@@ -150,13 +151,14 @@ def _indices(canaries: Sequence[Canary], name: str, count: int, what: str) -> li
     return indices
 
 
-def _check(
-    canary: Canary, shape: tuple[int, ...], max_grad_norm: float, num_parameters: int
-) -> None:
-    """Refuses features that no record has, and gradients that no clipped record has."""
+def _check(canary: Canary, records: Records, max_grad_norm: float, num_parameters: int) -> None:
+    """Refuses features and labels that no record has, and gradients that no clipped record has."""
     if isinstance(canary, InputCanary):
-        checked_count("canary: label", canary.label, least=0)
-        shape_of_canary = np.shape(canary.features)
+        if records.has_classes:
+            checked_count("canary: label", canary.label, least=0)
+        elif not np.isfinite(canary.label):
+            raise InputError(f"input canary: its label is {canary.label}, no finite number")
+        shape_of_canary, shape = np.shape(canary.features), records.features.shape[1:]
         if shape_of_canary != shape:
             raise InputError(
                 f"input canary: its features have shape {shape_of_canary}, those of records {shape}"

@@ -119,12 +119,25 @@ class Loss(Choice):
     """What a model minimises.
 
     Attributes:
-        CROSS_ENTROPY: cross-entropy of the softmax over the outputs.
+        CROSS_ENTROPY: cross-entropy of the softmax over the outputs, one for each class.
         BINARY_CROSS_ENTROPY: cross-entropy of the sigmoid of each output, averaged over outputs.
+        LOGISTIC: binary cross-entropy with one output, for two classes.
+        SQUARED_ERROR: squared difference between the one output and the label, a number.
     """
 
     CROSS_ENTROPY = "cross_entropy"
     BINARY_CROSS_ENTROPY = "binary_cross_entropy"
+    LOGISTIC = "logistic"
+    SQUARED_ERROR = "squared_error"
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether labels are classes; if not, they are numbers."""
+        return self is not Loss.SQUARED_ERROR
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Outputs of a model that is made for so many classes."""
+        return 1 if self in (Loss.LOGISTIC, Loss.SQUARED_ERROR) else num_classes
 
 
 class WorldAssignment(Choice):
@@ -273,7 +286,11 @@ class ModelKeys(ClosedModel):
         description="how the parameters are made that all runs start from, by training on public"
         " records; by default they are random, or zeros",
     )
-    loss: Annotated[Loss, TRAINED] = Field(Loss.CROSS_ENTROPY, description="what is minimised")
+    loss: Annotated[Loss, TRAINED, Flag("The training")] = Field(
+        Loss.CROSS_ENTROPY,
+        description="what is minimised: `logistic` is binary cross-entropy with one output, for two"
+        " classes; `squared_error` is for labels that are numbers",
+    )
 
 
 # Larger ones make models of numbers that mean nothing.

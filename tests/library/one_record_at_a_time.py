@@ -28,12 +28,13 @@ from dpcanary.training.models import convnet
 from dpcanary.training.training_settings import Loss, Sampling
 
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
+SQUARED = Loss.SQUARED_ERROR
 NUM_TOKENS = 20
 # Of a name: the loss and the outputs. With one output there are two classes.
 OUTPUTS = {
     "softmax 2": (CROSS_ENTROPY, 2), "softmax 3": (CROSS_ENTROPY, 3),
     "softmax 10": (CROSS_ENTROPY, 10), "sigmoid 1": (BINARY, 1), "sigmoid 3": (BINARY, 3),
-    "sigmoid 4": (BINARY, 4),
+    "sigmoid 4": (BINARY, 4), "logistic": (Loss.LOGISTIC, 1), "numbers": (SQUARED, 1),
 }  # fmt: skip
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
@@ -309,12 +310,24 @@ TAKE_TURNS = {"LSTM", "PReLU"}
 
 
 def table_for(
-    model: Model, outputs: int, *, count: int = 13, device: str = "cpu", scale: float = 1.0
+    model: Model,
+    outputs: int,
+    *,
+    count: int = 13,
+    device: str = "cpu",
+    scale: float = 1.0,
+    numbers: bool = False,
 ) -> RecordTable:
-    """Private records, one canary, and a null record that is a copy of the first record."""
+    """Private records, one canary, and a null record that is a copy of the first record.
+
+    Labels are classes, or `numbers`.
+    """
     features = model.features(count + 1)
     features = torch.cat([features * scale if model.shape else features, features[:1]])
-    labels = np.random.default_rng(5).integers(0, max(2, outputs), count + 2)
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, max(2, outputs), count + 2)
+    if numbers:
+        labels = rng.normal(0.3, 2.0, count + 2).astype(np.float32)
     labels[-1] = 0
     return RecordTable(features.to(device), torch.from_numpy(labels).to(device), num_canaries=1)
 
@@ -326,8 +339,10 @@ def parameters_of(module: nn.Module, runs: int, *, spread: float = 0.1) -> Tenso
     return own + torch.from_numpy(noise.astype(np.float32))
 
 
-def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
+def plain_loss(logits: Tensor, label: float, loss: Loss) -> Tensor:
     """The loss of one record by its formula."""
+    if loss is SQUARED:
+        return nn.functional.mse_loss(logits[0], torch.tensor(label, dtype=logits.dtype))
     if loss is CROSS_ENTROPY:
         return torch.logsumexp(logits, 0) - logits[label]
     targets = torch.zeros(len(logits), dtype=torch.bool)
@@ -346,7 +361,7 @@ def in_double(module: nn.Module, row: Tensor) -> nn.Module:
 
 
 def plain_gradients(
-    module: nn.Module, row: Tensor, records: Iterable[tuple[Tensor, int]], loss: Loss
+    module: nn.Module, row: Tensor, records: Iterable[tuple[Tensor, float]], loss: Loss
 ) -> Tensor:
     """Gradient of each record's loss at the parameters `row`, shape (records, parameters)."""
     double = in_double(module, row)
@@ -366,7 +381,7 @@ def clipped_sum(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Ten
 
 Vector = NDArray[np.float64]
 # What a batch holds: features, a label and, if any, a gradient in place of the record's own.
-Entry = tuple[Tensor, int, Tensor | None]
+Entry = tuple[Tensor, float, Tensor | None]
 # Purposes of random streams, as the documentation lists them.
 BATCHES, FIXED_BATCHES, WORLDS = 2, 7, 10
 
@@ -407,7 +422,7 @@ class Training:
 
     def _record(self, record: int) -> Entry:
         features = torch.from_numpy(self.records.features[record])
-        return features, int(self.records.labels[record]), None
+        return features, self.records.labels[record].item(), None
 
     def _sampled(self, run: int, step: int) -> tuple[list[int], list[bool]]:
         """Records other than the targets, and whether each slot takes part."""

@@ -217,7 +217,7 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
      r"candidate 11 for a canary has a gradient .* not finite"),
     (lambda own: mislabeled(replace(own, reference=DIVERGED)),
      r"candidate 0 .* not finite: lower the reference's learn"),
-    (lambda own: mislabeled(of_one_class(own)), "needs a dataset of at least 2 classes"),
+    (lambda own: mislabeled(of_one_class(own)), "another label needs at least 2 classes"),
     (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
     (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
     (lambda own: crafted_inputs(changed(own, crafting_step_size=np.inf)),

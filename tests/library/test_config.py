@@ -427,8 +427,11 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
     other = {
         "source": "digits", "label_column": "b", "max_records": 90, "sha256": ["a" * 64],
         "num_test": 7, "num_records": 50, "balanced": False, "num_auxiliary": 9, "encoder": "f",
-        "encoder_revision": "r",
+        "encoder_revision": "r", "label_kind": "numbers", "standardised": False,
+        "preparation": "p.yaml", "image_size": 32,
     }  # fmt: skip
+    if key in ("preparation", "image_size"):
+        dataset = dataset | {"source": "mine.csv"}
     change = {key: other[key]} if key in other else {}
 
     def stages(change: dict[str, Any], top: dict[str, Any]) -> list[ClosedModel]:

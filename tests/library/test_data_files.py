@@ -49,6 +49,24 @@ def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(known, tmp_path)
     assert Products(seeded).data("mine").origin == origins[2]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_labels_are_numbers_if_the_config_says_so(tmp_path, suffix):
+    labels, path = [-3.5, 4, 1999, 4], tmp_path / f"mine{suffix}"
+    if suffix == ".npz":
+        np.savez(path, features=np.arange(8).reshape(4, 2), labels=labels)
+    else:
+        path.write_text("a,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(labels)))
+    stage = {"source": f"mine{suffix}", "num_records": 2, "seed": 0}
+    source = load_records(DatasetStage(**stage, label_kind="numbers"), files=[path])
+    np.testing.assert_array_equal(source.training.labels, np.float32(labels))
+    assert (source.num_classes, source.class_names) == (1, ())
+    refused = "labels must be integers from 0" if suffix == ".npz" else "not 0, 1, 2, ... "
+    with pytest.raises(InputError, match=refused):
+        load_records(DatasetStage(**stage), files=[path])
+    with pytest.raises(InputError, match="digits has classes: label_kind numbers is for own files"):
+        load_records(DatasetStage(**stage | {"source": "digits"}, label_kind="numbers"), files=[])
+
+
 def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     files = []
     for revision in (None, "a" * 40, "b" * 40):
@@ -84,6 +102,34 @@ def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(know
     own = known(source="cifar10", files=["own.npz"])
     assert own.settings.datasets["mine"].sha256 == (digest,)
     assert known(source="digits") == generated
+
+
+def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
+    """Their hashes are settings of what is made, and what is missing is named."""
+    one = experiment(source="parts/", preparation="how.yaml")
+    files = DataFiles(one.settings, folder=tmp_path)
+    assert files.of("mine") == ["parts", "how.yaml"]
+    (tmp_path / "parts/sub").mkdir(parents=True)
+    (tmp_path / "how.yaml").write_text("columns: {}\n")
+    origins = []
+    for name in ("parts/sub/a.parquet", "parts/sub/b.parquet", "how.yaml"):
+        (tmp_path / name).write_text(name)
+        hashed = files.with_hashes(one)
+        assert len(hashed.settings.datasets["mine"].sha256) == 2
+        origins.append(Products(hashed).data("mine").origin)
+    (tmp_path / "parts/sub/a.parquet").rename(tmp_path / "parts/c.parquet")
+    origins.append(Products(files.with_hashes(one)).data("mine").origin)
+    assert len({*origins}) == 4
+    (tmp_path / "parts/.hidden").touch()
+    assert Products(files.with_hashes(one)).data("mine").origin == origins[-1]
+    files.check()
+    (tmp_path / "how.yaml").unlink()
+    with pytest.raises(InputError, match=r"datasets.mine: how.yaml does not exist"):
+        files.check()
+    for source, message in [("how.csv/", "how.csv is no folder"), ("absent/", "does not exist")]:
+        (tmp_path / "how.csv").touch()
+        with pytest.raises(InputError, match=message):
+            DataFiles(experiment(source=source).settings, folder=tmp_path).check()
 
 
 def test_a_missing_file_is_named_with_one_of_a_similar_name(tmp_path):

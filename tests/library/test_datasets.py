@@ -289,7 +289,7 @@ def test_numbers_of_files_are_those_of_the_source(tmp_path):
         ("cifar10", [archive] * 2, "give the official archive alone, or .npz files"),
         ("cifar10", [archive] * 3, "source cifar10 is read from 2 files, not from 3"),
         ("digits", [archive], "source digits is read from no files, not from 1"),
-        ("mine.npz", [archive] * 2, "source mine.npz is read from 1 file; 2 are given"),
+        ("mine.npz", [archive] * 2, "source mine.npz is read from 1 files; 2 are given"),
         ("digit", [], "unknown dataset source 'digit'; did you mean 'digits'"),
         ("none.parquet", [], "none.parquet does not exist"),
     ]:
@@ -431,6 +431,25 @@ def test_splits(counts, way):
     np.testing.assert_allclose(split.scaling.deviation, np.where(deviation > 0, deviation, 1))
 
 
+def test_numbers_to_predict_are_scaled_by_the_auxiliary_ones_and_ids_of_tokens_stay():
+    numbers = (FEATURES[:, 0] * 1e5 + 3).astype(np.float32)
+    source = Source("some", Records(BYTES.astype(np.uint16), numbers))
+    split = split_records(source, num_records=50, seed=1, balanced=False, standardised=False)
+    known = numbers[[*map(np.argmin, np.abs(  # the rows of the auxiliary records
+        split.auxiliary.labels[:, None] * split.label_scaling.deviation + split.label_scaling.mean
+        - numbers)
+    )]]  # fmt: skip
+    np.testing.assert_allclose(split.label_scaling.mean, known.mean(dtype=float), rtol=1e-5)
+    np.testing.assert_allclose(split.label_scaling.deviation, known.std(dtype=float), rtol=1e-5)
+    expected = numbers[split.private_rows] - split.label_scaling.mean
+    expected = expected / split.label_scaling.deviation
+    np.testing.assert_allclose(split.private.labels, expected, rtol=1e-5)
+    assert split.private.features.dtype == np.int64
+    np.testing.assert_array_equal(split.private.features, BYTES[split.private_rows])
+    with pytest.raises(InputError, match=r"some: labels are numbers, .* set balanced: false"):
+        split_records(source, num_records=50, seed=1)
+
+
 def test_the_seed_decides_the_split_and_counts_and_blocks_do_not(monkeypatch):
     def split(seed: int = 3, **counts: Any) -> Split:
         return split_records(SOURCE, num_records=60, seed=seed, **counts)
@@ -501,15 +520,16 @@ def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path):
     first = load_source("other" + kind, files=[Path(path)], max_records=20)
     np.testing.assert_array_equal(first.training.features, whole.training.features[:20])
     # Classes without a record, or a single one, or one of each record.
+    refused = "labels must be integers from 0" if kind == ".npz" else ""
     for labels, message in [
         (np.tile([1, 2, 3], 10), "no record has label 0, though labels go up to 3; number the cl"),
         (np.tile([0, 1, 3, 7, 7], 6), "no record has label 2, though labels go up to 7"),
         (np.zeros(30, int), "all records have the same label"),
         (np.arange(30), "every record has a label of its own"),
-        (np.linspace(0, 1, 30), "labels must be integers"),
-        (np.tile([-1, 0, 1], 10), "labels must be integers from 0"),
+        (np.linspace(0, 1, 30), refused or "label +label +30 numbers +for regression"),
+        (np.tile([-1, 0, 1], 10), refused or "label +label +not 0, 1, 2"),
     ]:
-        with pytest.raises(InputError, match=f"mine{kind}: .*{message}"):
+        with pytest.raises(InputError, match=rf"(?s)mine{kind}.*{message}"):
             load_source(written(tmp_path, kind, TABLE.assign(label=labels)))
     assert load_source(written(tmp_path, kind, TABLE.assign(label=np.arange(30) // 2)))
     content = Path(written(tmp_path, kind, TABLE)).read_bytes()
@@ -561,13 +581,13 @@ FILE_REFUSALS = [
     (npz, {"test_labels": np.zeros(9, int)}, "mine.npz has no array test_features"),
     (npz, TEST_PART | {"test_labels": [0, 8]}, "no record has label 3, though labels go up to 8"),
     (parquet, {"label": None}, "must have one column 'label', and others; its columns are age"),
-    (parquet, {"town": "Leeds"}, "column 'town' is not numeric but"),
-    (parquet, {"income": np.where(ROWS == 4, np.inf, 1.0)}, "record 4 has no finite value in"),
-    (parquet, {"age": pd.array([*range(29), None], "Int64")}, "record 29 has no finite value"),
-    (parquet, {"label": np.where(ROWS == 4, np.nan, 1.0)}, "column 'label' is double"),
-    (parquet, {"label": ["a", None, "b"] * 10}, "record 1 has no label in column 'label'"),
-    (csv, "größe,label\n1.5,0\n2.5,1\n", "mine.csv: its header is no UTF-8; save the table"),
-    (csv, "a,label\n1.5,nö\n2.5,ja\n", "the texts in column 'label' are no UTF-8; save the ta"),
+    (parquet, {"town": "Leeds"}, "town     constant   the same in all rows   dropped"),
+    (parquet, {"income": np.where(ROWS == 4, np.inf, 1.0 + ROWS % 2)}, "1 not numbers   missing"),
+    (parquet, {"age": pd.array([*range(29), None], "Int64")}, "1 missing       the median, and"),
+    (parquet, {"label": np.where(ROWS == 4, np.nan, ROWS % 2)}, "1 missing       remove these ro"),
+    (parquet, {"label": ["a", None, "b"] * 10}, "label    label   10 missing      remove these ro"),
+    (csv, "größe,label\n1.5,0\n2.5,1\n", "mine.csv: its header is not UTF-8; save the table"),
+    (csv, "a,label\n1.5,nö\n2.5,ja\n", "the texts in column 'label' are not UTF-8; save the t"),
     (csv, "a,b,a,label\n1,2,3,0\n4,5,6,1\n", "mine.csv has several columns 'a'; rename or dr"),
 ]
 
@@ -599,8 +619,8 @@ def test_a_tables_index_is_no_feature_and_identifiers_get_a_warning(tmp_path, ca
     table = table.assign(a=np.sqrt(np.arange(40)))  # measured numbers may all differ
     assert load_source(written(tmp_path, ".csv", table)).training.features.shape == (40, 3)
     of_index, of_identifiers = caplog.messages
-    assert "its index is no feature and is left out: __index_level_0__" in of_index
-    assert "mine.csv: column 'id' has another whole number in every record" in of_identifiers
+    assert "its index is not a feature and is left out: __index_level_0__" in of_index
+    assert "mine.csv: column 'id': differs in all rows, used as it is" in of_identifiers
 
 
 @pytest.mark.parametrize(("kind", "where"), [(".csv", "column 'a'"), (".npz", "array 'features'")])

@@ -82,9 +82,14 @@ def write_header_and_arrays(path: Path, value: tuple[dict, dict]) -> None:
 
 FLOATS = np.float32([1, 2])
 TEXTS = Records(["a text", "ein längerer Text", ""], [2, 0, 1])
+OF_NUMBERS = Records(np.arange(6.0).reshape(3, 2), [0.5, -2.0, 1e6])
+NUMBERS = Split(
+    OF_NUMBERS, OF_NUMBERS[:1], OF_NUMBERS[:0], label_scaling=Scaling(np.ones(1), np.ones(1))
+)
 IMAGES = Records(RNG.integers(0, 256, (3, 3, 5, 4)).astype(np.uint8), [1, 0, 1])
 KINDS = {
     "split": Kind(split_with_settings, read_split, SPLIT),
+    "split of numbers": Kind(split_with_settings, read_split, NUMBERS),
     "split of texts": Kind(split_with_settings, read_split, Split(TEXTS, TEXTS[1:], TEXTS[:0])),
     "split of images": Kind(split_with_settings, read_split, Split(IMAGES, IMAGES[:0], IMAGES[1:])),
     "shard": Kind(write_shard, read_shard, SHARD),
@@ -227,7 +232,11 @@ def test_splits_with_wrong_arrays_are_refused_by_name(tmp_path):
         {key: own[key] for key in own if key != name} for name in ("features", "test_labels")
     ]
     wrong = (own | {"labels": np.arange(3)}, own | {"auxiliary_labels": np.zeros(2)})
-    messages = (*["holds no split dataset; delete it and run"] * 2, "one per record", "from 0")
+    messages = (
+        *["holds no split dataset; delete it and run"] * 2,
+        "one per record",
+        "in all parts",
+    )
     for arrays, message in zip((*missing, *wrong), messages, strict=True):
         files.write_arrays(path, header={"settings": {}}, arrays=arrays)
         with pytest.raises(InputError, match=f"{path}.*{message}"):

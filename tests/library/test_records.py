@@ -78,9 +78,9 @@ NO_ARRAYS = (
         (FEATURES, 1, r"one per record; theirs is \(\)"),
         (1.5, [0], r"features of shape \(\) need labels"),
         (torch.tensor(1.5), [0], r"features of shape \(\) need labels"),
-        (FEATURES, [float("nan"), 0.0, 1.0], "labels must be integers from 0"),
+        (FEATURES, [float("nan"), 0.0, 1.0], "labels must be finite numbers"),
+        (FEATURES, [1e39, 0.0, 1.0], "labels must be finite numbers"),
         (FEATURES, np.array([0, -1, 2], np.int8), "labels must be integers from 0"),
-        (FEATURES, torch.tensor([0.0, 1.0, 2.0]), "labels must be integers from 0"),
         ([[1j], [0], [2]], LABELS, "features must be numbers, not complex128"),
         ([[True], [False], [True]], LABELS, "features must be numbers, not bool"),
         ([None, None, None], LABELS, "features must be numbers, not object"),
@@ -95,6 +95,15 @@ NO_ARRAYS = (
 def test_what_is_not_records_is_refused(features, labels, message):
     with pytest.raises(InputError, match=f"records: .*{message}"):
         Records(features, labels)
+
+
+def test_labels_that_are_fractions_are_numbers_and_no_classes():
+    records = Records(FEATURES, torch.tensor([-0.5, 1e6, 2.0], dtype=torch.float64))
+    assert records.labels.dtype == np.float32
+    np.testing.assert_array_equal(records.labels, np.float32([-0.5, 1e6, 2.0]))
+    assert not records.has_classes
+    assert records[1:].num_classes == 1
+    assert Records(FEATURES, LABELS).has_classes
 
 
 def test_integer_labels_of_any_shape_say_where_they_are_wrong():

@@ -29,7 +29,13 @@ from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.training_settings import Initialisation, InitialWeights, Optimizer, Sampling
+from dpcanary.training.training_settings import (
+    Initialisation,
+    InitialWeights,
+    Loss,
+    Optimizer,
+    Sampling,
+)
 
 N, NUM_FEATURES, NUM_STEPS, SEED, TARGET = 24, 6, 9, 11, 4
 SETTINGS = DPSGD(
@@ -294,15 +300,15 @@ def test_models_that_fit_only_in_part_are_halved_too(monkeypatch: pytest.MonkeyP
                 raise FAILURE
             super().__init__(plan, runs)
 
-    accuracy_of, done = runs_module.accuracy_of, []
+    measure_of, done = runs_module.measure_of, []
 
-    def scarce(path: object, parameters: Tensor, records: Records) -> object:
+    def scarce(path: object, parameters: Tensor, records: Records, loss: Loss) -> object:
         if len(parameters) > 2:
             raise FAILURE
-        return accuracy_of(path, parameters, records)
+        return measure_of(path, parameters, records, loss)
 
     monkeypatch.setattr(runs_module, "Block", Scarce)
-    monkeypatch.setattr(runs_module, "accuracy_of", scarce)
+    monkeypatch.setattr(runs_module, "measure_of", scarce)
     result = train(range(8), runs_at_once=8, on_progress=done.append)
     assert_close(result, expected, range(8))
     assert sum(done) == 8 * NUM_STEPS
@@ -396,7 +402,7 @@ BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_pe
     ({"optimizer": "adm"}, r"^unknown optimizer 'adm': did you mean 'adam'\?$"),
     ({"optimizer": torch.optim.SGD}, r"^unknown optimizer .*: known: sgd, momentum, adam$"),
     ({"adjacency": "replace"}, r"'replace': known: add_remove, zero_out, substitute$"),
-    ({"loss": nn.MSELoss()}, r"MSELoss\(\): known: cross_entropy, binary_cross_entropy$"),
+    ({"loss": nn.MSELoss()}, r"MSELoss\(\): known: cross_entropy, .*, squared_error$"),
     ({"sampling": "possion"}, r"^unknown sampling 'possion': did you mean 'poisson'\?$"),
     *(({name: value}, f"^{name} is {value!r}; it must be {must_be}$")
       for name, must_be, *values in NUMBERS for value in values),
@@ -427,7 +433,7 @@ def with_feature(value: float) -> Records:
 
 COUNTED_FROM_1 = Records(FEATURES, LABELS + 1)
 NOT_FINITE = r"^records: a feature is NaN or infinite; repair or drop such records$"
-ONE_OUTPUT = "^a model of one output needs loss binary_cross_entropy and two classes$"
+ONE_OUTPUT = "^a model of one output needs two classes and loss logistic, or loss squared_error$"
 BAD_RATE = r"^learning_rate\(2\) is %s; it must be a finite number of at least 0$"
 BINARY = replace(SETTINGS, loss="binary_cross_entropy")
 

@@ -13,6 +13,8 @@ import one_record_at_a_time as plain
 import pytest
 import torch
 from one_record_at_a_time import CROSS_ENTROPY, MODELS, OUTPUTS, parameters_of, table_for
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.metrics import r2_score
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +35,7 @@ from dpcanary.training.modules import layer_rules, module_path
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.units import keep_freed_memory, prepared
 from dpcanary.training.residual_networks import resnet9
-from dpcanary.training.runs import accuracy_of
+from dpcanary.training.runs import baseline_of, measure_of
 from dpcanary.training.training_settings import Loss
 
 Conv, Linear, Pool, ReLU = nn.Conv2d, nn.Linear, nn.MaxPool2d, nn.ReLU
@@ -142,7 +144,9 @@ def assert_contract(
     """Sums of every path, layout of batches and clipping norm; then logits and layouts of rows."""
     model, (loss, num_outputs) = MODELS[name], OUTPUTS[outputs]
     module = model.module(num_outputs)
-    table = table_for(model, num_outputs, count=count, device=device)
+    table = table_for(
+        model, num_outputs, count=count, device=device, numbers=not loss.is_of_classes
+    )
     parameters = parameters_of(module, len(SIZES), spread=0.3 if len(model.shape) == 1 else 0.1)
     if ties:
         # Multiples of 1/8 have exact sums, so both sides see equal maxima, also at the ReLU's 0.
@@ -432,24 +436,33 @@ def test_records_of_another_shape_are_refused():
             path_chosen(module, table)
 
 
-MORE_THAN_AT_ONCE = [("linear 15", 3), ("tanh", 1), ("relu first", 1), ("in place", 3)]
+MORE_THAN_AT_ONCE = [
+    ("linear 15", "softmax 3"), ("tanh", "logistic"), ("relu first", "sigmoid 1"),
+    ("in place", "softmax 3"), ("linear 6", "numbers"), ("norms", "numbers"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "num_outputs"), MORE_THAN_AT_ONCE)
-def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(name, num_outputs):
-    model, count = MODELS[name], 1_100
+@pytest.mark.parametrize(("name", "outputs"), MORE_THAN_AT_ONCE)
+def test_the_measure_is_accuracy_or_r2_beside_that_of_the_best_constant(name, outputs):
+    model, count, (loss, num_outputs) = MODELS[name], 1_100, OUTPUTS[outputs]
     module, parameters = model.module(num_outputs), parameters_of(model.module(num_outputs), 4)
-    loss = CROSS_ENTROPY if num_outputs > 1 else plain.BINARY
-    path = path_chosen(module, table_for(model, num_outputs), loss)
+    is_numbers, rng = not loss.is_of_classes, np.random.default_rng(8)
+    path = path_chosen(module, table_for(model, num_outputs, numbers=is_numbers), loss)
     features = model.features(count, seed=8)
-    labels = np.random.default_rng(8).integers(0, max(2, num_outputs), count)
-    accuracy = accuracy_of(path, parameters, Records(features.numpy(), labels))
+    labels = rng.normal(3, 2, count) if is_numbers else rng.binomial(1, 0.7, count)
+    records = Records(features.numpy(), labels)
+    measure = measure_of(path, parameters, records, loss)
     for run, row in enumerate(parameters):
         vector_to_parameters(row, module.parameters())
-        logits = module(features).detach().numpy()
-        predicted = logits.argmax(axis=1) if num_outputs > 1 else logits[:, 0] > 0
-        assert accuracy[run] == pytest.approx(np.mean(predicted == labels), abs=1.5 / count)
-    assert accuracy.std() > 0
+        outputs = module(features).detach().numpy()
+        predicted = outputs.argmax(axis=1) if num_outputs > 1 else outputs[:, 0] > 0
+        expected = r2_score(labels, outputs[:, 0]) if is_numbers else np.mean(predicted == labels)
+        assert measure[run] == pytest.approx(expected, rel=1e-4, abs=1.5 / count)
+    assert measure.std() > 0
+    constant = DummyRegressor() if is_numbers else DummyClassifier(strategy="most_frequent")
+    expected = constant.fit(records.features, records.labels).score(features, records.labels)
+    assert baseline_of(records, loss) == pytest.approx(expected, abs=1e-6)
+    assert baseline_of(records[:0], loss) is None
 
 
 # Models in which a unit without a rule is differentiated; their units, or None if these are layers.

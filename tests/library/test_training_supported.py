@@ -14,7 +14,7 @@ from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.modules.supported import check_logits, check_parameters, check_supported
+from dpcanary.training.modules.supported import check_outputs, check_parameters, check_supported
 from dpcanary.training.slots import table_of
 from dpcanary.training.training_settings import Loss
 
@@ -164,26 +164,37 @@ def test_a_softmax_before_cross_entropy_is_refused(classes):
     layers = nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes)
     features = torch.randn(2, 4)
     with pytest.raises(InputError, match=r"probabilities .* takes logits .* remove the last one"):
-        check_logits(nn.Sequential(*layers, nn.Softmax(dim=1)), features, Loss.CROSS_ENTROPY)
+        check_outputs(nn.Sequential(*layers, nn.Softmax(dim=1)), features, Loss.CROSS_ENTROPY)
     table = table_of(Records(features.numpy(), [0, 1]), [], torch.device("cpu"))
     whole = nn.Sequential(*layers, nn.Softmax(dim=1))
     with pytest.raises(InputError, match="takes logits"):
         ModulePath(whole, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
     # Logits, and logarithms of probabilities, which another softmax leaves as they are.
     for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.LogSoftmax(dim=1))):
-        check_logits(right, features, Loss.CROSS_ENTROPY)
+        check_outputs(right, features, Loss.CROSS_ENTROPY)
     # One output is no distribution, also where it is 1.
-    check_logits(after_linear(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)
+    check_outputs(after_linear(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)
 
 
-@pytest.mark.parametrize("loss", Loss)
-@pytest.mark.parametrize("outputs", [1, 3])
+def test_several_outputs_are_refused_where_the_loss_is_of_one():
+    features = torch.randn(2, 4, generator=torch.Generator().manual_seed(3))
+    for loss in (Loss.LOGISTIC, Loss.SQUARED_ERROR):
+        with pytest.raises(InputError, match=f"loss {loss} needs a model of one output; .* has 3"):
+            check_outputs(nn.Linear(4, 3), features, loss)
+    squashed = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+    check_outputs(squashed, features, Loss.SQUARED_ERROR)  # its outputs are no logits
+
+
+@pytest.mark.parametrize(("outputs", "loss"), [
+    (1, Loss.CROSS_ENTROPY), (3, Loss.CROSS_ENTROPY), (1, Loss.LOGISTIC),
+    (1, Loss.BINARY_CROSS_ENTROPY), (3, Loss.BINARY_CROSS_ENTROPY),
+])  # fmt: skip
 def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
     layers = nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, outputs)
     features = torch.randn(2, 4, generator=torch.Generator().manual_seed(3))
     for squashes in (nn.Sigmoid(), nn.Hardsigmoid()):
         with pytest.raises(InputError, match=r"between 0 and 1, .* remove what squashes"):
-            check_logits(nn.Sequential(*layers, squashes), features, loss)
+            check_outputs(nn.Sequential(*layers, squashes), features, loss)
     small = nn.Linear(4, outputs)
     nn.init.constant_(small.weight, 1e-2)
     nn.init.constant_(small.bias, 0.5)
@@ -196,4 +207,4 @@ def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
     overflowing = after_linear(lambda x, _: small(x).square().exp() - 1)
     others = nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small, overflowing
     for right in (*others, tanh, saturated):
-        check_logits(right, features, loss)
+        check_outputs(right, features, loss)

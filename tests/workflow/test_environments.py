@@ -22,7 +22,10 @@ from dpcanary.experiment.figure_catalogue import FIGURE_KINDS
 from dpcanary.workflow.code_digests import imports_of
 
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
-DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml", "triton": "torch"}  # comes with it
+DISTRIBUTION = {
+    "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml",
+    "triton": "torch",  # comes with it
+}  # fmt: skip
 # Functions that a program finds by their names, beside what it imports.
 FUNCTIONS = {
     "calibrate_noise": [CALIBRATION],

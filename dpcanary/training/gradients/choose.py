@@ -18,6 +18,7 @@ from dpcanary.training.gradients.perceptron import (
     is_small,
     linear_layers,
 )
+from dpcanary.training.losses import check_num_outputs
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.slots import Slots
 from dpcanary.training.training_settings import Initialisation, Loss, Optimizer
@@ -38,6 +39,11 @@ def path_of(
         InputError: if no path can train the module.
     """
     shape, loss = tuple(table.features.shape[1:]), dpsgd.loss
+    if loss.is_of_classes and table.labels.is_floating_point():
+        raise InputError(
+            f"labels are numbers, and loss {loss} needs classes, which are integers from 0: number"
+            " the classes, or train with loss squared_error"
+        )
     multiplicity = dpsgd.augmentation_multiplicity
     if multiplicity:
         check_augmented(shape)
@@ -107,9 +113,14 @@ def basis_of(
 
 
 def _check_outputs(num_outputs: int, table: RecordTable, loss: Loss) -> None:
+    check_num_outputs(num_outputs, loss)
+    if not loss.is_of_classes:
+        return
     classes = int(table.labels.max()) + 1
     if num_outputs == 1 and (loss is Loss.CROSS_ENTROPY or classes > 2):
-        raise InputError("a model of one output needs loss binary_cross_entropy and two classes")
+        raise InputError(
+            "a model of one output needs two classes and loss logistic, or loss squared_error"
+        )
     if 1 < num_outputs < classes:
         raise InputError(
             f"the model has {num_outputs} outputs, the records and canaries {classes} classes"

@@ -21,7 +21,7 @@ class RecordTable:
 
     Attributes:
         features: shape (N + num_canaries + 1, ...).
-        labels: shape (N + num_canaries + 1,), class indices.
+        labels: shape (N + num_canaries + 1,), class indices (int64) or numbers (float32).
         num_canaries: input canaries; 0 for gradient canaries.
     """
 
@@ -86,7 +86,7 @@ class GradientPath(ABC):
     Attributes:
         name: for the log.
         num_parameters: width of the buffers.
-        num_outputs: logits of a record.
+        num_outputs: outputs for a record.
         table: the records, in the path's own feature space.
         shared_above: from this sampling rate on, weights on shared records are faster than
             gathering the records of each run.

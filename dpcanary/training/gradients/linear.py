@@ -23,7 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.kernels.linear_kernel import add_clipped_gradients
+from dpcanary.training.kernels.linear_kernel import (
+    IDENTITY,
+    SIGMOIDS,
+    SOFTMAX,
+    add_clipped_gradients,
+)
 from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.training_settings import Loss
 
@@ -34,6 +39,10 @@ _ALIGNMENT = 16
 _DENSE_ABOVE = 0.75
 # Runs in one product: enough for full speed, few enough for the caches.
 _RUNS_TOGETHER = 128
+
+
+LINKS = {Loss.CROSS_ENTROPY: SOFTMAX, Loss.SQUARED_ERROR: IDENTITY}
+LINKS |= dict.fromkeys((Loss.BINARY_CROSS_ENTROPY, Loss.LOGISTIC), SIGMOIDS)
 
 
 class LinearPath(GradientPath):
@@ -114,7 +123,7 @@ class LinearPath(GradientPath):
             parameters.view(shape).numpy(),
             batch.rows.numpy(),
             np.float32(max_grad_norm),
-            self._loss is Loss.CROSS_ENTROPY,
+            LINKS[self._loss],
             out.view(shape).numpy(),
         )
 

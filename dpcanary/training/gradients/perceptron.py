@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.gradients.linear import LINKS
 from dpcanary.training.kernels.perceptron_kernel import (
     RELU,
     SIGMOID,
@@ -211,7 +212,7 @@ class SmallPerceptronPath(PerceptronPath):
         self._compiled_layers = Layers(
             widths=np.array([table.features.shape[1], *(outs for outs, _ in self._layers.shapes)]),
             activations=np.array(kinds, np.int64),
-            softmax=loss is Loss.CROSS_ENTROPY,
+            link=LINKS[loss],
         )
         self._compiled_table = Table(
             features=table.features.contiguous().numpy(),

@@ -115,11 +115,21 @@ def _add_outer_products(residuals, x0, x1, x2, x3, sums):
             g[k] += a0 * x0[k] + a1 * x1[k] + a2 * x2[k] + a3 * x3[k]
 
 
+# What turns outputs into what is compared with the targets: for cross-entropy, binary cross-entropy
+# and squared error.
+SOFTMAX, SIGMOIDS, IDENTITY = 0, 1, 2
+
+
 @numba.njit(fastmath=True, error_model="numpy")
-def _to_residuals(logits, targets, softmax):
+def _to_residuals(logits, targets, link):
     """Turns logits (4, classes) into the loss's derivative, in place."""
     records, classes = logits.shape
-    if not softmax:
+    if link == IDENTITY:
+        for j in range(records):
+            for c in range(classes):
+                logits[j, c] = _F(2) * (logits[j, c] - targets[j, c])
+        return
+    if link == SIGMOIDS:
         for j in range(records):
             for c in range(classes):
                 p = _F(1) / (_F(1) + exp(-logits[j, c]))
@@ -147,17 +157,17 @@ def _to_residuals(logits, targets, softmax):
 
 # With error_model="numpy", infinities and NaN reach the output, where the caller reports them.
 @numba.njit(nogil=True, fastmath=True, cache=True, error_model="numpy")
-def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm, softmax, out):
+def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm, link, out):
     """Overwrites `out` with the sum of clipped gradients of each run's batch.
 
     Args:
         features: float32, shape (records, width); the last record is the null record.
-        targets: float32, shape (records, classes): one-hot labels.
+        targets: float32, shape (records, classes): one-hot labels, or the labels themselves.
         norms: float32, shape (records,), of the features.
         weights: float32, shape (runs, classes, width).
         rows: int64, shape (runs, n): records of each run's batch, filled up with the null record.
         max_grad_norm: float32, C.
-        softmax: whether the loss is cross-entropy of the softmax; if not, it is of sigmoids.
+        link: SOFTMAX, SIGMOIDS or IDENTITY, by the loss.
         out: float32, shape (runs, classes, width).
     """
     runs, classes, _ = weights.shape
@@ -177,7 +187,7 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
             x0, x1 = features[chosen[0]], features[chosen[1]]
             x2, x3 = features[chosen[2]], features[chosen[3]]
             _logits(weights[run], x0, x1, x2, x3, residuals)
-            _to_residuals(residuals, wanted, softmax)
+            _to_residuals(residuals, wanted, link)
             for j in range(_TOGETHER):
                 square = _F(0)
                 for c in range(classes):

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.training.kernels.linear_kernel import exp, sigmoid, tanh
+from dpcanary.training.kernels.linear_kernel import IDENTITY, SOFTMAX, exp, sigmoid, tanh
 
 _F = np.float32
 TANH, SIGMOID, RELU = 0, 1, 2
@@ -123,14 +123,20 @@ def deactivate(slopes, values, kind, squares, count):
 
 
 @compiled
-def residuals(logits, labels, softmax, slopes, squares, count):
+def residuals(logits, labels, link, slopes, squares, count):
     """Sets slopes to the loss's derivative in the logits, which are overwritten; sets squares."""
-    outputs = len(logits)
+    outputs, softmax = len(logits), link == SOFTMAX
     if softmax:
         _to_probabilities(logits, squares, count)
     share = _F(1) if softmax else _F(1) / _F(outputs)
     for r in range(count):
         squares[r] = _F(0)
+    if link == IDENTITY:  # there is one output
+        for r in range(count):
+            g = _F(2) * (logits[0, r] - labels[r])
+            slopes[0, r] = g
+            squares[r] = g * g
+        outputs = 0
     for o in range(outputs):
         label = _F(1) if outputs == 1 else _F(o)
         for r in range(count):
@@ -186,12 +192,12 @@ class Layers(NamedTuple):
     Attributes:
         widths: int64, shape (layers + 1,): features, then the outputs of each layer.
         activations: int64, shape (layers - 1,): TANH, SIGMOID or RELU behind each layer.
-        softmax: whether the loss is cross-entropy of the softmax; if not, it is of sigmoids.
+        link: SOFTMAX, SIGMOIDS or IDENTITY, by the loss.
     """
 
     widths: NDArray[np.int64]
     activations: NDArray[np.int64]
-    softmax: bool
+    link: int
 
 
 class _Model(NamedTuple):
@@ -312,7 +318,7 @@ def _backward(layers, model, labels, block, size):
     """Slopes of every layer."""
     widths, last = layers.widths, len(layers.widths) - 2
     logits, slopes = block.outputs[last, : widths[-1]], block.slopes[last]
-    residuals(logits, labels, layers.softmax, slopes, block.slope_squares[last], size)
+    residuals(logits, labels, layers.link, slopes, block.slope_squares[last], size)
     for layer in range(last, 0, -1):
         ins, above = widths[layer], block.slopes[layer, : _up_to(widths[layer + 1], 4)]
         slopes = block.slopes[layer - 1]

@@ -20,7 +20,7 @@ from dpcanary.training.gradients.gradient_path import Batch, GradientPath, Recor
 from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.layer_rules import contribution
 from dpcanary.training.modules.recording import Recorder, Used, used_by_all, used_by_one
-from dpcanary.training.modules.supported import check_logits, check_supported
+from dpcanary.training.modules.supported import check_outputs, check_supported
 from dpcanary.training.modules.units import TOLERANCE, find_units, keep_freed_memory, prepared
 from dpcanary.training.training_settings import Loss
 
@@ -74,7 +74,7 @@ class ModulePath(GradientPath):
         examples, labels = table.features[:2], table.labels[:2]
         module = copy.deepcopy(module).to(table.features.device)
         check_supported(module, examples)
-        check_logits(module, examples, loss)
+        check_outputs(module, examples, loss)
         self.table, self._loss = table, loss
         self._module = prepared(module)
         self.num_parameters = sum(p.numel() for p in module.parameters())

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcanary.errors import InputError
+from dpcanary.training.losses import check_num_outputs
 from dpcanary.training.modules.kept_state import kept_state
 from dpcanary.training.training_settings import Loss
 
@@ -132,8 +133,8 @@ def _old_names(module: nn.Module) -> set[str]:
     }
 
 
-def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
-    """Refuses a module that ends in a softmax or sigmoid, where the loss applies another one.
+def check_outputs(module: nn.Module, features: Tensor, loss: Loss) -> None:
+    """Refuses several outputs for a loss of one, and a softmax or sigmoid that the loss applies.
 
     Args:
         module: the model.
@@ -141,10 +142,13 @@ def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
         loss: of each record.
 
     Raises:
-        InputError: if the outputs of each record are probabilities: if they sum to 1, or stay
-            between 0 and 1 whatever the parameters.
+        InputError: if there are too many, or the outputs of each record are probabilities: if they
+            sum to 1, or stay between 0 and 1 whatever the parameters.
     """
     outputs = _outputs(module, features, seed=0)
+    check_num_outputs(outputs.shape[-1], loss)
+    if not loss.is_of_classes:
+        return
     sums_to_one = (outputs.sum(dim=1) - 1).abs() <= _SUM_TOLERANCE
     is_distribution = bool((outputs >= 0).all()) and bool(sums_to_one.all())
     if loss is Loss.CROSS_ENTROPY and outputs.shape[1] > 1 and is_distribution:

@@ -1,0 +1,137 @@
+"""Tables of a user's own: delimited text, which may be compressed, and Parquet files or folders."""
+
+import csv
+import gzip
+import logging
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from dpcanary.core.files import files_in_folder, reading
+from dpcanary.errors import InputError
+
+SAVE_AS_UTF8 = (
+    "save the table as UTF-8, as by iconv -f LATIN1 -t UTF-8, or from a spreadsheet as 'CSV UTF-8'"
+)
+PARQUET = ".parquet"
+_DELIMITERS = ",;\t|"
+_MOST_HEADER_BYTES = 2**20
+_WHOLE_FILE = 2**31 - 1
+_DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+)\s*$"
+_LOG = logging.getLogger(__name__)
+
+
+def read_typed_table(path: Path, *, label_column: str) -> Any:
+    """Reads a table with the type that fits all values of a column, as a `pyarrow.Table`.
+
+    Raises:
+        InputError: if it is damaged, or lacks the column of labels, others, or distinct names.
+    """
+    if _is_parquet(path):
+        return _parquet(path, label_column)
+    delimiter, names = _header(path)
+    _check_names(path, names, label_column)
+    # Where columns are not separated by commas, the decimal point may be one.
+    points = "." if delimiter == "," else ".,"
+    tables = [_text(path, delimiter, decimal_point=point) for point in points]
+    return min(tables, key=lambda table: sum(map(pa.types.is_string, table.schema.types)))
+
+
+def read_table_as_written(path: Path, *, label_column: str) -> pd.DataFrame:
+    """Reads a table whose cells do not depend on other rows: those of a text file stay texts.
+
+    Missing ones are NaN.
+
+    Raises:
+        InputError: see `read_typed_table`.
+    """
+    if _is_parquet(path):
+        return pd.DataFrame(_parquet(path, label_column).to_pandas(ignore_metadata=True))
+    delimiter, names = _header(path)
+    _check_names(path, names, label_column)
+    types = dict.fromkeys(names, pa.string())
+    table = _text(path, delimiter, column_types=types, strings_can_be_null=True).to_pandas()
+    if delimiter != ",":
+        table = table.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
+    return pd.DataFrame(table)
+
+
+def _reading(path: Path) -> AbstractContextManager[None]:
+    return reading(path, what="is not a whole table", remedy="mend it, or write it again")
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.is_dir() or path.suffix == PARQUET
+
+
+def _parquet(path: Path, label_column: str) -> Any:
+    """The table of a file, or of all files in a folder in the order of their names."""
+    with _reading(path):
+        files = files_in_folder(path, PARQUET) if path.is_dir() else [path]
+        tables = [_without_index(path, pq.read_table(file)) for file in files]
+        table = pa.concat_tables(tables, promote_options="permissive")
+    _check_names(path, table.column_names, label_column)
+    return table
+
+
+def _without_index(path: Path, table: Any) -> Any:
+    """Drops the columns of a pandas index: they only number the records."""
+    described = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    index = [name for name in table.column_names if name in described]
+    if index:
+        _LOG.warning("%s: its index is not a feature and is left out: %s", path, listed(index))
+    return table.drop_columns(index)
+
+
+def _text(path: Path, delimiter: str, **options: Any) -> Any:
+    parsing, converting = pcsv.ParseOptions(delimiter=delimiter), pcsv.ConvertOptions(**options)
+    with _reading(path):
+        try:
+            try:
+                return pcsv.read_csv(path, parse_options=parsing, convert_options=converting)
+            except pa.ArrowInvalid:  # perhaps, later values do not have the type of the first ones
+                whole = pcsv.ReadOptions(block_size=_WHOLE_FILE)
+                return pcsv.read_csv(path, whole, parsing, converting)
+        except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise InputError(f"{path}: its texts are not UTF-8; {SAVE_AS_UTF8}") from None
+            raise
+
+
+def _header(path: Path) -> tuple[str, list[str]]:
+    """The delimiter of a text file, and the names of its columns."""
+    usual = "\t" if ".tsv" in path.suffixes else ","
+    with _reading(path):
+        stream = gzip.open if path.suffix == ".gz" else open
+        with stream(path, "rb") as file:
+            first = file.readline(_MOST_HEADER_BYTES)
+    try:
+        line = first.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: its header is not UTF-8; {SAVE_AS_UTF8}") from None
+    unquoted = re.sub('"[^"]*"', "", line)
+    delimiter = max(usual + _DELIMITERS, key=unquoted.count)
+    return delimiter, next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _check_names(path: Path, names: list[str], label_column: str) -> None:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(
+            f"{path} has several columns {listed([*map(repr, repeated)])}; rename or drop them"
+        )
+    if label_column not in names or len(names) == 1:
+        raise InputError(
+            f"{path} must have one column {label_column!r}, and others; its columns are"
+            f" {listed(names)}; name the column of labels by label_column"
+        )
+
+
+def listed(names: list[str]) -> str:
+    """The first names, with commas."""
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,0 +1,452 @@
+"""Tables that people have: what is in the way is said at once, and a preparation mends it.
+
+Preparations are compared with scikit-learn's transformers, fitted to the adversary's records.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from typer.testing import CliRunner
+
+from dpcanary.audits.own_audit_data import look_at_source, prepared_source, read_source
+from dpcanary.audits.preflight import check_experiment
+from dpcanary.cli import app
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.preparation import read_preparation
+from dpcanary.data.records import read_split
+from dpcanary.data.sources import load_source
+from dpcanary.data.splitting import split_records
+from dpcanary.data.table_columns import judged, markers_among
+from dpcanary.errors import InputError
+from dpcanary.experiment.config_parsing import parse_experiment
+from scripts.prepare_dataset import main as prepare_dataset
+
+ROWS, SEED, NUM_RECORDS = 240, 3, 101  # not a multiple of the classes
+
+
+def nasty() -> pd.DataFrame:
+    """A table of all kinds of columns; YAML would take the first one's name for false."""
+    rng = np.random.default_rng(11)
+    income = rng.normal(30.0, 9.0, ROWS).round(2)
+    return pd.DataFrame({
+        "no": rng.choice(["yes", "no", "null", "1.5", "a: #b"], ROWS),
+        "patient_id": rng.permutation(ROWS) + 70_000,
+        "visit": pd.date_range("2021-03-01", periods=ROWS).strftime("%d.%m.%Y"),
+        "note": [f"seen by {name} twice" for name in rng.permutation(ROWS)],
+        "town": rng.choice(["Leeds", "York", "Hull", None], ROWS, p=[0.5, 0.2, 0.2, 0.1]),
+        "smoker": rng.choice([True, False], ROWS),
+        "age": np.where(rng.random(ROWS) < 0.1, -999, rng.integers(18, 90, ROWS)),
+        "visits": rng.poisson(3, ROWS),
+        "income": np.where(rng.random(ROWS) < 0.1, np.nan, income),
+        "site": "A",
+        "diagnosis": rng.integers(0, 2, ROWS).astype(float) + 1,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    nasty().to_csv("mine.csv", index=False)
+    return tmp_path / "mine.csv"
+
+
+def prepared(path: Path, *, file: Path = Path("none.yaml"), **options: Any):
+    options = {"num_records": NUM_RECORDS, "seed": SEED, "label_kind": "classes"} | options
+    return prepared_source(str(path), label_column="diagnosis", path=file, **options)
+
+
+def roles(num_records: int = NUM_RECORDS) -> dict[str, np.ndarray]:
+    """The rows of each role, from a table that has their numbers alone."""
+    table = pd.DataFrame({"row": np.arange(ROWS), "label": nasty()["diagnosis"] - 1})
+    table.to_csv("rows.csv", index=False)
+    split = split_records(
+        load_source("rows.csv"), num_records=num_records, seed=SEED, balanced=False
+    )
+    back = {
+        name: part.features[:, 0] * split.scaling.deviation + split.scaling.mean
+        for name, part in vars(split).items()
+        if name in ("private", "auxiliary", "test")
+    }
+    return {name: np.rint(rows[0]).astype(int) for name, rows in back.items()}
+
+
+def twin(known: np.ndarray) -> np.ndarray:
+    """The features, by scikit-learn: its transformers are fitted to the rows that are known."""
+    table = nasty().astype({"smoker": float}).replace({"age": {-999: np.nan}})
+    one_hot = OneHotEncoder(sparse_output=False, handle_unknown="ignore")
+    filled = SimpleImputer(strategy="median", add_indicator=True)
+    plain = SimpleImputer(strategy="median")
+    parts = []
+    for name, transformer in {
+        "no": one_hot, "town": one_hot, "smoker": plain, "age": filled, "visits": plain,
+        "income": filled,
+    }.items():  # fmt: skip
+        column = table[[name]]
+        if name == "no":  # as pandas reads the file
+            column = column.replace("null", np.nan)
+        parts.append(transformer.fit(column.iloc[known]).transform(column))
+        if transformer is one_hot:  # scikit-learn has a category of missing ones: the last
+            assert np.isnan(transformer.categories_[0].tolist()[-1])
+    return np.column_stack(parts)
+
+
+def test_all_that_is_in_the_way_is_said_at_once(path):
+    with pytest.raises(
+        InputError, match="cannot be used as it is; mend the file, or add --pre"
+    ) as e:
+        read_source("mine.csv", label_column="diagnosis")
+    lines = str(e.value).splitlines()[2:]
+    assert max(map(len, lines)) <= 80
+    cells = [re.split(r" {3,}", line.strip()) for line in lines]
+    assert [row[:3] for row in cells if len(row) == 4] == [
+        ["column", "kind", "what is wrong"],
+        ["diagnosis", "label", "not 0, 1, 2, ..."],
+        ["no", "category", "4 categories"],
+        ["patient_id", "identifier", "differs in all rows"],
+        ["visit", "date", "dates"],
+        ["note", "text", "240 texts"],
+        ["town", "category", "3 categories"],
+        ["age", "number", f"-999 in {(nasty()['age'] == -999).sum()} rows"],
+        ["income", "number", f"{nasty()['income'].isna().sum()} missing"],
+        ["site", "constant", "the same in all rows"],
+    ]
+    counts = [
+        f"{nasty()['town'].isna().sum()} missing",
+        f"{(nasty()['no'] == 'null').sum()} missing",
+    ]
+    assert {*counts} <= {row[0] for row in cells}
+
+
+def test_a_preparation_is_scikit_learns_fitted_to_the_adversarys_records(path):
+    found = prepared(path)
+    known = np.sort(roles()["auxiliary"])
+    assert (len(known), len(roles()["private"])) == (69, NUM_RECORDS)
+    np.testing.assert_allclose(found.records.training.features, twin(known), rtol=1e-12)
+    np.testing.assert_array_equal(found.records.training.labels, nasty()["diagnosis"] - 1)
+    assert found.records.class_names == ("1", "2")
+    # All rows would give others.
+    medians = [nasty()["income"].iloc[rows].median() for rows in (known, slice(None))]
+    assert medians[0] != medians[1]
+
+
+def test_private_records_change_neither_the_preparation_nor_other_records(path):
+    """Whatever they hold; and what they hold is encoded, in numbers that are not vast."""
+    before, private = prepared(path), roles()["private"]
+    strange = {
+        "no": "never seen", "patient_id": "x", "visit": "not a date", "note": np.nan,
+        "town": "Atlantis", "smoker": "perhaps", "age": 1e200, "visits": "many", "income": np.inf,
+        "site": "B",
+    }  # fmt: skip
+    table = nasty().astype(object)
+    table.loc[private, [*strange]] = [*strange.values()]
+    table.loc[private[:30], "diagnosis"] = 1.0
+    table.to_csv(path, index=False)
+    after = prepared(path)
+    assert after.preparation == before.preparation
+    others = np.setdiff1d(np.arange(ROWS), private)
+    for part in ("features", "labels"):
+        pair = [getattr(found.records.training, part)[others] for found in (before, after)]
+        np.testing.assert_array_equal(*pair)
+    # A category that nobody else has is none of the known ones, and all else is missing.
+    [encoded] = np.unique(after.records.training.features[private], axis=0)
+    preparation = read_preparation_of(before)
+    fills = {name: column.fill for name, column in preparation.columns.items()}
+    assert encoded.tolist() == [
+        *[0.0] * 4, 0.0, *[0.0] * 3, 0.0, fills["smoker"], fills["age"], 1.0, fills["visits"],
+        fills["income"], 1.0,
+    ]  # fmt: skip
+    assert after.look.lines() != before.look.lines()
+
+
+def read_preparation_of(found: Any):
+    Path("how.yaml").write_text(found.preparation)
+    return read_preparation(Path("how.yaml"))
+
+
+def test_the_file_of_a_preparation_makes_the_same_records(path):
+    found = prepared(path)
+    preparation = read_preparation_of(found)
+    assert preparation.columns["no"].categories == ("1.5", "a: #b", "no", "yes")
+    keys = {"label_column": "diagnosis", "preparation": "how.yaml"}
+    again = load_source("mine.csv", **keys)
+    np.testing.assert_array_equal(again.training.features, found.records.training.features)
+    np.testing.assert_array_equal(again.training.labels, found.records.training.labels)
+    # What a person has changed stays, for as long as it is for the same records.
+    edited = found.preparation.replace("fill: 3.0", "fill: 7.0")
+    assert edited != found.preparation
+    Path("how.yaml").write_text(edited)
+    assert prepared(path, file=Path("how.yaml")).preparation == edited
+    assert prepared(path, file=Path("how.yaml"), seed=SEED + 1).preparation != edited
+
+
+def test_a_dataset_of_the_workflow_is_prepared_and_standardised_by_the_same_records(path):
+    Path("how.yaml").write_text(prepared(path).preparation)
+    keys = {
+        "source": "mine.csv", "label_column": "diagnosis", "preparation": "how.yaml",
+        "num_records": NUM_RECORDS, "balanced": False, "num_test": 20,
+    }  # fmt: skip
+    stage = DatasetStage(**keys, seed=SEED)
+    files = ["--files", "mine.csv", "how.yaml", "--output", "out.npz"]
+    prepare_dataset(["--settings", stage.to_json(), *files])
+    split, rows = read_split(Path("out.npz")), roles()
+    known = rows["auxiliary"]
+    features = twin(np.sort(known))
+    scaled = StandardScaler().fit(features[known]).transform(features)
+    np.testing.assert_allclose(split.private.features, scaled[rows["private"]], atol=1e-5)
+    np.testing.assert_allclose(split.auxiliary.features, scaled[known], atol=1e-5)
+    np.testing.assert_array_equal(split.private_rows, rows["private"])
+    # Its values must come from the records that the adversary knows, before anything runs, too.
+    audit = {
+        "dataset": "mine", "canary": "gradient", "sample_rate": 1.0, "num_steps": 2,
+        "noise_multiplier": 1.0, "num_runs": 8,
+    }  # fmt: skip
+    config = {"experiment": "e", "delta": 1e-5, "seed": SEED, "audits": {"one": audit}}
+    for change in ({"seed": SEED + 1}, {"num_records": 90}, {"num_auxiliary": 30}):
+        top = config | {"datasets": {"mine": keys | change}}
+        top |= {"seed": change["seed"]} if "seed" in change else {}
+        top["datasets"]["mine"].pop("seed", None)
+        with pytest.raises(InputError, match=r"datasets\.mine: .*made from other records than"):
+            check_experiment(parse_experiment(top), device_is_here=True)
+    without = yaml.safe_load(Path("how.yaml").read_text())
+    del without["made_from"]
+    Path("how.yaml").write_text(yaml.safe_dump(without))
+    check_experiment(parse_experiment(top), device_is_here=True)
+
+
+def test_numbers_to_be_predicted_are_left_as_they_are(path):
+    table = nasty().assign(diagnosis=np.linspace(-4.0, 11.0, ROWS))
+    table.to_csv(path, index=False)
+    with pytest.raises(InputError, match=r"(?s)mend what --prepare .* for regression: --loss"):
+        prepared(path)
+    found = prepared(path, label_kind="numbers")
+    np.testing.assert_array_equal(
+        found.records.training.labels, table["diagnosis"].astype(np.float32)
+    )
+    assert read_preparation_of(found).classes == ()
+    with pytest.raises(InputError, match=r"how\.yaml is not for labels of kind classes"):
+        load_source("mine.csv", label_column="diagnosis", preparation="how.yaml")
+
+
+@pytest.mark.parametrize(("values", "kind", "what"), [
+    ([1, 2, 3, "?", ""] * 20, "number", ["40 missing"]),
+    ([*range(2, 12), "n.a."] * 10, "number", ["10 not numbers"]),
+    ([*range(2, 6), "low", "high"] * 10, "category", ["6 categories"]),
+    ([9, 17, 25, 9999, -99] * 5, "number", ["-99 in 5 rows", "9999 in 5 rows"]),
+    (np.arange(50) * 1000, "number", ["differs in all rows"]),
+    (np.arange(50) + 1000, "identifier", ["differs in all rows"]),
+    (np.arange(50) / 7, "number", []),
+    ([f"a{row}" for row in range(50)], "identifier", ["differs in all rows"]),
+    (["2020-01-05 10:11", "2021-11-30 23:59", None] * 9, "date", ["dates"]),
+    (pd.date_range("2020-01-01", periods=30), "date", ["dates"]),
+    ([None] * 30, "constant", ["empty"]),
+    ([4, None] * 15, "number", ["15 missing"]),
+    (["north", "south"] * 15, "category", ["2 categories"]),
+])  # fmt: skip
+def test_what_a_column_holds(values, kind, what):
+    found = judged("measured", pd.Series(values))
+    assert (found.column.kind, [remark.what for remark in found.remarks]) == (kind, what)
+
+
+@pytest.mark.parametrize(("values", "markers"), [
+    ([18, 90, 999], [999]), ([18, 90, 99], []), ([0, 1, -99], [-99]), ([2e4, 9999, 1.5e5], []),
+    ([-20.5, 31.2, -999, 99999], [-999, 99999]), ([0, 700, 999], []), ([5, 9999], []),
+])  # fmt: skip
+def test_markers_of_missing_values_lie_far_from_all_others(values, markers):
+    assert markers_among(np.array(values * 2)) == markers
+
+
+def test_many_categories_keep_the_most_frequent():
+    texts = [f"c{index:02}" for index in range(30) for _ in range(40 - index)]
+    column = judged("code", pd.Series(texts)).column
+    assert column.categories == tuple(f"c{index:02}" for index in range(20))
+
+
+def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.integers(0, 90, 300), "visits": np.arange(300) % 14})
+    table.loc[::50, "age"] = -999
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    load_source(str(tmp_path / "mine.csv"), label_column="visits")
+    of_age, of_visits = caplog.messages
+    caplog.clear()
+    load_source(str(tmp_path / "mine.csv"), label_column="age", label_kind="numbers")
+    assert [text.partition("column")[2] for text in caplog.messages] == [
+        " 'age': -999 in 6 rows: kept; remove these rows if missing"
+    ]
+    assert "column 'age': -999 in 6 rows, used as it is (--prepare: missing)" in of_age
+    assert "column 'visits': 14 whole numbers: classes; if they are counts, for regr" in of_visits
+
+
+SAME = {
+    "gz": lambda table: table.to_csv("a.csv.gz", index=False),
+    "semicolons": lambda table: table.to_csv("a.csv", sep=";", decimal=",", index=False),
+    "tabs": lambda table: table.to_csv("a.tsv", sep="\t", index=False),
+    "marked": lambda table: table.to_csv("a.csv", sep="|", encoding="utf-8-sig", index=False),
+    "parquet": lambda table: table.to_parquet("a.parquet"),
+    "folder": lambda table: write_parts(table),
+}
+
+
+def write_parts(table: pd.DataFrame) -> None:
+    Path("a/later").mkdir(parents=True)
+    table[:100].to_parquet("a/1.parquet", index=False)
+    table[100:].to_parquet("a/later/2.parquet", index=False)
+
+
+@pytest.mark.parametrize("form", SAME)
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_table_is_the_same_in_each_form(path, form, prepares):
+    table = (
+        nasty().replace({"no": {"null": "nil"}})  # missing in a file of text alone
+        if prepares
+        else nasty()[["smoker", "visits", "diagnosis"]].assign(
+            measured=np.arange(ROWS) / 8, diagnosis=nasty()["diagnosis"] - 1
+        )
+    )
+    table.to_csv(path, index=False)
+    SAME[form](table)
+    [written] = Path().glob("a*")
+
+    def read(source: str):
+        if prepares:
+            return prepared(Path(source)).records.training
+        return read_source(source, label_column="diagnosis").training
+
+    expected, found = read("mine.csv"), read(str(written))
+    np.testing.assert_allclose(found.features, expected.features, rtol=1e-12)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_a_late_value_of_another_type_does_not_spoil_a_column(tmp_path):
+    lines = ["a,label", *["1,0", "2,1"] * 300_000, "2.5,1"]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    assert load_source(str(tmp_path / "mine.csv")).training.features[-1, 0] == 2.5
+
+
+@pytest.mark.parametrize(("features", "labels"), [("X", "y"), ("x_train", "y_train")])
+@pytest.mark.parametrize("kind", [bool, np.float32, np.uint8])
+def test_arrays_have_the_names_and_types_of_other_libraries(tmp_path, features, labels, kind):
+    rng = np.random.default_rng(0)
+    numbers, classes = rng.normal(size=(9, 2)), np.array([0, 1, 1] * 3)
+    np.savez(tmp_path / "mine.npz", **{features: numbers, labels: classes.astype(kind)})
+    found = load_source(str(tmp_path / "mine.npz")).training
+    np.testing.assert_array_equal(found.features, numbers)
+    np.testing.assert_array_equal(found.labels, classes)
+    assert found.labels.dtype == np.int64
+    test = {"X_test": numbers[:2] + 1, "y_test": classes[:2]}
+    np.savez(tmp_path / "mine.npz", X=numbers, y=classes, **test)
+    np.testing.assert_array_equal(
+        load_source(str(tmp_path / "mine.npz")).test.features, numbers[:2] + 1
+    )
+
+
+def images(folder: str, *, mode: str = "RGB", sizes: tuple[int, ...] = (5,)) -> np.ndarray:
+    """Writes two images of each class; their pixels in the order of their paths, if all agree."""
+    rng, written = np.random.default_rng(4), []
+    for name in ("cats", "dogs"):
+        Path(folder, name).mkdir(parents=True)
+        for number in range(2):
+            shape = (sizes[number % len(sizes)], 4, 3)[: 3 if mode == "RGB" else 2]
+            written.append(rng.integers(0, 256, shape, dtype=np.uint8))
+            Image.fromarray(written[-1]).save(Path(folder, name, f"{number}.png"))
+    return np.stack(written) if len(sizes) == 1 else np.zeros(0)
+
+
+def test_a_folder_of_images(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    pixels = images("photos")
+    Path("photos/cats/.DS_Store").touch()
+    found = read_source("photos")
+    np.testing.assert_array_equal(found.training.features, pixels.transpose(0, 3, 1, 2))
+    assert (found.training.labels.tolist(), found.class_names) == ([0, 0, 1, 1], ("cats", "dogs"))
+    assert (found.kind, found.test, caplog.messages) == ("images", None, [])
+    Path("photos/cats/readme.txt").touch()
+    read_source("photos/")
+    assert caplog.messages == ["photos: 1 files are not images in a class, and are left out"]
+    grey = images("both/train", mode="L")
+    images("both/test", mode="L")
+    found = read_source("both")
+    np.testing.assert_array_equal(found.training.features, grey[:, None])
+    np.testing.assert_array_equal(found.test.features, grey[:, None])
+    images("mixed", sizes=(5, 9))
+    with pytest.raises(
+        InputError, match=r"2 sizes, such as 4 x 5 \(2\), 4 x 9 \(2\); set image_si"
+    ):
+        read_source("mixed")
+    assert read_source("mixed", image_size=6).training.features.shape == (4, 3, 6, 6)
+    Path("photos/dogs/1.png").write_bytes(Path("photos/dogs/1.png").read_bytes()[:60])
+    with pytest.raises(InputError, match=r"photos/dogs/1\.png cannot be read whole"):
+        read_source("photos")
+    Path("empty").mkdir()
+    for arguments, message in [
+        ({"source": "empty"}, "empty holds no images of two classes: it must have a folder"),
+        ({"source": "absent/"}, "absent does not exist"),
+        ({"source": "photos", "label_kind": "numbers"}, "labels of images in folders are classes"),
+        ({"source": "photos", "preparation": "how.yaml"}, "photos is not a table: only a table"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            read_source(**arguments)
+
+
+def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path):
+    run = CliRunner()
+    check = ["check", "--features", "mine.csv", "--label-column"]
+    shown = run.invoke(app, [*check, "diagnosis"], catch_exceptions=False)
+    assert (shown.exit_code, max(map(len, shown.output.splitlines())) <= 80) == (3, True)
+    assert re.search(r"\nsmoker +number +- +as it is\n", shown.output)
+    content = json.loads(run.invoke(app, [*check, "diagnosis", "--json"]).stdout)
+    assert content["passes"] is False
+    assert {row["column"] for row in content["columns"]} == {*nasty().columns}
+    usable = nasty()[["visits", "smoker"]].assign(label=np.arange(ROWS) % 3)
+    usable.to_csv("usable.csv", index=False)
+    assert run.invoke(app, ["check", "--features", "usable.csv"]).exit_code == 0
+    audit = ["audit", "--delta", "1e-5", "--num-steps", "2", "--prepare", "--features"]
+    for wrong, message in [
+        (["mine.csv", "--label-column", "income"], r"mend what --prepare leaves to you"),
+        (["digits"], "digits is not a table, so there is nothing to prepare: drop --prepare"),
+        (["mine.csv", "--label-column", "diagnosis", "--num-records", "239"], "num_records is 239"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            run.invoke(app, [*audit, *wrong], catch_exceptions=False)
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("columns: [1]", "how.yaml: columns: Input should be an object"),
+    ("columns: {town: {kind: sort}}", r"how.yaml: columns.town.kind: Input should be 'number'"),
+    ("columns: {town: {kind: category, categories: [no]}}", "categories.0: Input should be a va"),
+    ("{", "how.yaml is not a preparation"),
+    ("classes: ['1', '2']\ncolumns: {town: {kind: text}}", "column age, income, no, note, pat"),
+])  # fmt: skip
+def test_preparations_that_are_wrong_are_named(path, change, message):
+    Path("how.yaml").write_text(change)
+    with pytest.raises(InputError, match=message):
+        load_source("mine.csv", label_column="diagnosis", preparation="how.yaml")
+
+
+def test_a_label_that_the_adversary_does_not_know_is_named(path):
+    private = roles()["private"]
+    table = nasty()
+    table.loc[private[:2], "diagnosis"] = 5
+    table.to_csv(path, index=False)
+    with pytest.raises(InputError, match=rf"2 records have a label .* record {min(private[:2])} "):
+        prepared(path)
+
+
+def test_a_look_at_many_columns_is_short(tmp_path):
+    table = pd.DataFrame(
+        {f"column_with_a_long_name_{index}": ["a", "b"] * 9 for index in range(90)}
+    )
+    table.assign(label=[0, 1] * 9).to_csv(tmp_path / "mine.csv", index=False)
+    look = look_at_source(str(tmp_path / "mine.csv"), label_column="label", label_kind="classes")
+    lines = look.lines()
+    assert (len(lines), lines[-1], max(map(len, lines)) <= 80) == (42, "and 50 more", True)
