@@ -19,13 +19,13 @@ from dpcanary.core.printing import (
 )
 from dpcanary.core.printing import rounded_down as down
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion, RankRule
 from dpcanary.estimation.ranks.rank_bound import (
     RanksEstimate,
     assess_claim_from_ranks,
     estimate_epsilon_from_ranks,
 )
-from dpcanary.estimation.ranks.rank_methods import RANK_RULES, RankRule
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES
 from dpcanary.estimation.ranks.uniform_ranks import UniformityCheck, check_uniform_ranks
 from dpcanary.estimation.rule_catalogue import state_of_proof
 from dpcanary.scoring.world_scores import columns_of_file
