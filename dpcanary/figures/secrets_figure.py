@@ -9,7 +9,7 @@ from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, make_frame, value_ticks
-from dpcanary.figures.notes import epsilon_label, means_in_words
+from dpcanary.figures.notes import epsilon_label, means_in_words, number_range
 from dpcanary.figures.rows import check_agree, last_rows, over_repeats
 
 _ACCOUNTED, _NOISE = "epsilon_upper_substitute", "noise_multiplier"
@@ -65,8 +65,10 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
             axes.plot(curve["value"], curve[_ACCOUNTED], color=look["color"], **_DOTTED)
         value_ticks(axes, panel["value"])
         axes.set_xlabel(_AXES[axis])
+    # What is accounted for many copies may be far above all that is proven.
+    highest = max(table["epsilon"].max(), table[_ACCOUNTED].min())
     for axes in grid:  # after all, because they share their scale
-        axes.set_ylim(0, 1.5 * table["epsilon"].max() or None)
+        axes.set_ylim(0, 1.1 * highest)
     return figure, table
 
 
@@ -108,10 +110,8 @@ def _bounds_note(rows: pd.DataFrame) -> str:
 
 
 def _fixed_note(table: pd.DataFrame) -> str:
-    """The quantities that most audits share, for the panels that vary another one."""
+    """The quantities of the panels that vary another one."""
     *settings, _ = _AXES
-    return "Where it is not on the axis: " + ", ".join(
-        f"{int(table.loc[table['axis'] != key, key].mode().iloc[0]):,} {_AXES[key]}"
-        for key in settings
-        if (table["axis"] != key).any()
-    )
+    others = {key: table.loc[table["axis"] != key, key] for key in settings}
+    values = [f"{_AXES[key]}: {number_range(one)}" for key, one in others.items() if len(one)]
+    return f"Where it is not on the axis, {'; '.join(values)}"
