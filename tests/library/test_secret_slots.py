@@ -206,7 +206,7 @@ MECHANISMS = {
 }
 
 
-@pytest.mark.parametrize("num_audits", [300, exhaustive(2_000)])
+@pytest.mark.parametrize("num_audits", [200, exhaustive(2_000)])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_bounds_seldom_exceed_what_is_accounted(name, num_audits, tmp_path):
     """Of a process that trains nothing, drawn, scored and estimated as the workflow does."""
