@@ -167,12 +167,15 @@ def _exact_curves(
 
 
 def _mechanism(stage: AccountingStage, noise_multiplier: float) -> Mechanism:
-    """The audited mechanism, after the last recorded step."""
+    """The audited mechanism, after the last recorded step.
+
+    Copies that are in every batch are one record with so many times its gradient.
+    """
     return Mechanism(
         stage.adjacency,
         sample_rate=stage.sample_rate,
         num_steps=max(stage.insertions),
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=noise_multiplier / stage.num_copies,
     )
 
 

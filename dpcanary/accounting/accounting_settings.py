@@ -14,6 +14,7 @@ class AccountingStage(ClosedModel):
         has_equal_steps: whether the last model is the sum of all noisy gradients, each with the
             same factor; so it is not with momentum, Adam or a learning rate that falls.
         batches_per_pass: of shuffled batches; None for others.
+        num_copies: records that hold what is protected, each of which is in every batch.
         exact: `module:name` of a function that gives the exact trade-off curves of what is
             observed, where these are known; `exact_settings` is its first argument.
         adjacency: the audited one. Epsilons are accounted under several; the distance of the
@@ -28,6 +29,7 @@ class AccountingStage(ClosedModel):
     in_first_step: bool = False
     has_equal_steps: bool = True
     batches_per_pass: int | None = None
+    num_copies: int = 1
     exact: str | None = None
     exact_settings: dict[str, Any] | None = None
 

@@ -76,6 +76,8 @@ class Adversary:
         uses_optimised: whether canaries are optimised by a job of their own, whose result audits
             of different trainings share.
         settings: keys of a config that this adversary's function uses and others do not.
+        has_candidates: whether a slot holds one of several values, in place of two worlds. Score
+            functions then return shape (runs, steps, slots, values); higher means likelier.
         in_first_step: whether the canary enters the first step alone. Batches are then fixed, and
             that step alone is accounted.
         exact: `module:name` of a function that gives the exact trade-off curve of what is
@@ -98,6 +100,7 @@ class Adversary:
     uses_reference: bool = True
     uses_optimised: bool = False
     settings: tuple[str, ...] = ()
+    has_candidates: bool = False
     in_first_step: bool = False
     exact: str | None = None
     colour: str | None = None

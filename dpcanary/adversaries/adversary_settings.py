@@ -8,7 +8,7 @@ from pydantic import Field
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import Choice
 from dpcanary.core.setting_fields import ClosedModel, Count, Positive, Shown, UsedIf
-from dpcanary.training.training_settings import MechanismStage, Sampling
+from dpcanary.training.training_settings import MechanismStage, Sampling, WorldAssignment
 
 
 class Simulation(Choice):
@@ -87,6 +87,8 @@ class Purpose(IntEnum):
     METAGRADIENT_ORDERS = 19  # the order of records in each epoch of a metastep
     SHUFFLED_CASE = 25  # direct draws of the worst case of shuffled batches
     ENCODING_LOSS = 27  # direct draws of models that a crafted loss makes remember all steps
+    SECRET_VALUES = 32  # which of its values each slot of a run holds
+    SECRET_NOISE = 33  # direct draws of what is seen of secrets
 
 
 def _of_canary(key: str) -> UsedIf:
@@ -197,6 +199,23 @@ class LandscapeKeys(ClosedModel):
     )
 
 
+class SecretKeys(ClosedModel):
+    """Secrets that a process holds."""
+
+    num_candidates: Annotated[int, Field(ge=2), _of_canary("num_candidates")] = Field(
+        2, description="values of which each slot of canary secret holds one, drawn at random"
+    )
+    num_copies: Annotated[
+        Count,
+        _of_canary("num_copies"),
+        Shown("{:g} copies", panel=True, line=True, axis="copies of a secret", of="canary"),
+    ] = Field(
+        1,
+        description="records that hold the same value of canary secret. Noise is calibrated for"
+        " one record, and what is accounted is for all copies together",
+    )
+
+
 class CraftingStage(CraftingKeys, MechanismStage):
     """What the crafting of an audit's canaries depends on, beside data and reference model.
 
@@ -222,12 +241,13 @@ class MetagradientStage(ClosedModel):
     metagradient: MetagradientSettings
 
 
-class DrawingStage(ShuffledKeys, LandscapeKeys):
+class DrawingStage(ShuffledKeys, LandscapeKeys, SecretKeys):
     """What the draws of a process depend on, beside its noise multiplier.
 
     `function` names the drawing function, as `module:name`. `observe` says what it draws, if it
     can draw several things. Processes without batches have no `batch_size`, those without shuffled
-    ones no `batches_per_pass`, and those without a crafted loss no landscape.
+    ones no `batches_per_pass`, and those without a crafted loss no landscape. Those without secrets
+    have one slot, in two worlds.
     """
 
     function: str
@@ -236,5 +256,7 @@ class DrawingStage(ShuffledKeys, LandscapeKeys):
     sample_rate: float
     record_steps: tuple[int, ...]
     seed: int
+    num_slots: int = 1
+    worlds: WorldAssignment = WorldAssignment.ALTERNATE
     batch_size: int | None = None
     batches_per_pass: int | None = None

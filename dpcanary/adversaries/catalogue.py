@@ -217,6 +217,19 @@ _BUILT_IN = (
         marker=">",
     ),
     Adversary(
+        name="secret",
+        label="secret",
+        description="a record that holds one of `num_candidates` values, each with a gradient of"
+        " length C of its own; any two are as far apart as those of all can be",
+        source="ours; after Carlini et al., 2019; Mahloujifar et al., 2024",
+        inserts=Inserts.PROCESS,
+        function="dpcanary.adversaries.secret_process:draw_secrets",
+        scores=(Score("sum_along", "dpcanary.scoring.scores:as_observed", "sums_along_values"),),
+        settings=("num_candidates", "num_copies"),
+        has_candidates=True,
+        colour="#4A7F0F",
+    ),
+    Adversary(
         name="loss_landscape",
         label="loss landscape",
         description="gradient +C in the first step alone against nothing, or against -C under"

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from dpcanary.adversaries.adversary_settings import DrawingStage, Purpose
 from dpcanary.core.plugins import function_named
 from dpcanary.core.randomness import generator
-from dpcanary.data.observations import Shard, parity, shard_header
+from dpcanary.data.observations import Shard, drawn_values, parity, shard_header
 from dpcanary.errors import InputError
+from dpcanary.training.training_settings import WorldAssignment
 
 # Runs that share a stream. A run's draws are its row there, so its index alone fixes them.
 RUNS_PER_STREAM = 1024
@@ -33,8 +34,17 @@ class Drawing:
 
     @property
     def worlds(self) -> NDArray[np.int64]:
-        """World of each run, shape (runs,)."""
-        return parity(np.array(self.runs))
+        """World of each slot of each run, shape (runs, slots); of secrets, their true values."""
+        stage = self.stage
+        if stage.worlds is not WorldAssignment.CANDIDATES:
+            return parity(np.array(self.runs))[:, None]
+        return drawn_values(
+            self.runs,
+            seed=stage.seed,
+            purpose=Purpose.SECRET_VALUES,
+            num_slots=stage.num_slots,
+            num_candidates=stage.num_candidates,
+        )
 
     def streams(
         self, purpose: int
@@ -50,16 +60,16 @@ class Drawing:
             stream = generator(seed=self.stage.seed, purpose=purpose, index=index)
             yield stream, slice(first - start, end - start), parity(np.arange(first, end))
 
-    def generator(self, run: int) -> np.random.Generator:
+    def generator(self, run: int, purpose: int = Purpose.PROCESS) -> np.random.Generator:
         """The random stream of one run, which depends on its index alone."""
-        return generator(seed=self.stage.seed, purpose=Purpose.PROCESS, index=run)
+        return generator(seed=self.stage.seed, purpose=purpose, index=run)
 
 
 def draw_shard(drawing: Drawing) -> Shard:
     """Draws runs of a process.
 
     Returns:
-        A shard with one slot; its observations have shape (runs, steps, 1, ...).
+        A shard; its observations have shape (runs, steps, slots, ...).
 
     Raises:
         InputError: if the drawing function does not exist, or returns another shape.
@@ -68,11 +78,13 @@ def draw_shard(drawing: Drawing) -> Shard:
     draw = function_named(stage.function)  # an import, which is not counted
     start = time.perf_counter()
     drawn = np.asarray(draw(drawing))
-    wanted = (len(runs), len(stage.record_steps))
-    if drawn.shape[:2] != wanted:
+    if stage.worlds is not WorldAssignment.CANDIDATES:
+        drawn = drawn[:, :, None]  # the only slot
+    expected = (len(runs), len(stage.record_steps), stage.num_slots)
+    if drawn.shape[:3] != expected:
         raise InputError(
-            f"{stage.function} returned shape {drawn.shape}; it must begin with {wanted},"
-            " for runs and recorded steps"
+            f"{stage.function} returned shape {drawn.shape}; it must begin with {expected},"
+            " for runs, recorded steps and slots"
         )
     header = shard_header(
         settings=stage.model_dump(mode="json"),
@@ -85,8 +97,8 @@ def draw_shard(drawing: Drawing) -> Shard:
     return Shard(
         header=header,
         run=runs,
-        world=drawing.worlds[:, None].astype(np.uint8),
+        world=drawing.worlds.astype(np.min_scalar_type(stage.num_candidates - 1)),
         step=np.array(stage.record_steps),
-        observation=drawn[:, :, None],
+        observation=drawn,
         test_accuracy=np.full(len(runs), np.nan, dtype=np.float32),
     )

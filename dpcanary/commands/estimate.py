@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcanary.commands.training_options import Delta, Json
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.commands.training_options import Delta, Json, NumSteps, SampleRate
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import (
     confidence_in_words,
@@ -62,7 +63,10 @@ def estimate(
     ] = None,
     conversion: Annotated[
         list[Conversion] | None,
-        typer.Option(help="Family of trade-off curves; may be given several times."),
+        typer.Option(
+            help="Family of trade-off curves; may be given several times. `subsampled_gaussian`"
+            " needs --sample-rate and --num-steps."
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="All rules but `anytime`, and all conversions.")
@@ -122,8 +126,9 @@ def estimate(
     adjacency: Annotated[
         Adjacency,
         typer.Option(
-            help="What the bound is under; `single`, `count` and `bits` have all.",
-            rich_help_panel=_OF_RANKS,
+            help="What the bound is under; for ranks, `single`, `count` and `bits` have all. For"
+            " scores, conversion `subsampled_gaussian` alone uses it.",
+            rich_help_panel="The training",
         ),
     ] = Adjacency.SUBSTITUTE,
     claim: Annotated[
@@ -142,6 +147,8 @@ def estimate(
             rich_help_panel=_OF_RANKS,
         ),
     ] = False,
+    sample_rate: SampleRate = None,
+    num_steps: NumSteps = None,
     as_json: Json = False,
 ) -> None:
     """Print lower bounds on epsilon from the scores of an audit, also of other people's.
@@ -158,6 +165,7 @@ def estimate(
     """
     if (scores is None) == (ranks is None):
         raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
+    mechanism = _mechanism(conversion or [], adjacency, sample_rate, num_steps)
     if ranks is not None:
         from dpcanary.commands.ranks import RanksAsked, print_ranks
 
@@ -173,6 +181,7 @@ def estimate(
                 list_sizes=tuple(list_size or (1,)),
                 num_guesses=num_guesses,
                 adjacency=adjacency,
+                mechanism=mechanism,
                 claim=claim,
             ),
             uniform=uniform,
@@ -194,8 +203,9 @@ def estimate(
     found = found.swapped if lower else found
     default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
     rules = [*_RULES] if every else [*(rule or [default.value])]
-    conversions = [*_CONVERSIONS] if every else [*(conversion or [Conversion.GDP])]
-    bounds = _bounds(found, rules, conversions, delta, significance)
+    of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
+    conversions = [*_CONVERSIONS, *of_mechanism] if every else conversion or [Conversion.GDP]
+    bounds = _bounds(found, rules, conversions, delta, significance, mechanism)
     ceiling = _ceiling(found, bounds[0])
     hint = hint_of_zero(
         world0_scores=found.world0,
@@ -230,12 +240,32 @@ def estimate(
         print(f"\nFigure: {plot}")
 
 
+def _mechanism(
+    conversions: list[Conversion],
+    adjacency: Adjacency,
+    sample_rate: float | None,
+    num_steps: int | None,
+) -> Mechanism | None:
+    """The training whose exact curves are asked for; None if its options are not given."""
+    if (sample_rate, num_steps) == (None, None):
+        if Conversion.SUBSAMPLED_GAUSSIAN in conversions:
+            raise typer.BadParameter(
+                "--conversion subsampled_gaussian needs --sample-rate and --num-steps, which name"
+                " the curves of the training"
+            )
+        return None
+    if sample_rate is None or num_steps is None:
+        raise typer.BadParameter("give --sample-rate and --num-steps together")
+    return Mechanism(adjacency, sample_rate=sample_rate, num_steps=num_steps)
+
+
 def _bounds(
     found: "WorldScores",
     rules: list[str],
     conversions: list[Conversion],
     delta: float,
     significance: float,
+    mechanism: Mechanism | None,
 ) -> "list[EpsilonEstimate]":
     from dpcanary.estimation.lower_bound import estimate_epsilon
 
@@ -252,6 +282,7 @@ def _bounds(
             significance=significance,
             threshold_rule=rule,
             conversion=conversion,
+            mechanism=mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None,
         )
         for rule, conversion in dict.fromkeys(pairs)
     ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
     confidence_in_words,
@@ -18,18 +19,18 @@ from dpcanary.core.printing import (
 )
 from dpcanary.core.printing import rounded_down as down
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion, RankRule
 from dpcanary.estimation.ranks.rank_bound import (
     RanksEstimate,
     assess_claim_from_ranks,
     estimate_epsilon_from_ranks,
 )
-from dpcanary.estimation.ranks.rank_methods import RANK_RULES, RankRule
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES
 from dpcanary.estimation.ranks.uniform_ranks import UniformityCheck, check_uniform_ranks
 from dpcanary.estimation.rule_catalogue import state_of_proof
 from dpcanary.scoring.world_scores import columns_of_file
 
-_CONVERSIONS = (Conversion.DIRECT, Conversion.GDP)
+_CONVERSIONS = (Conversion.DIRECT, Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class RanksAsked:
     list_sizes: tuple[int, ...]
     num_guesses: int | None
     adjacency: Adjacency
+    mechanism: Mechanism | None
     claim: float | None
 
 
@@ -117,6 +119,7 @@ def _pairs(asked: RanksAsked, num_secrets: int) -> list[tuple[str, Conversion]]:
         for name, entry in RANK_RULES.items()
         for conversion in _CONVERSIONS
         if conversion in entry.conversions
+        and (conversion is not Conversion.SUBSAMPLED_GAUSSIAN or asked.mechanism)
         and asked.adjacency in entry.adjacencies
         and (num_secrets == 1 or name != RankRule.SINGLE)
     ]
@@ -144,6 +147,7 @@ def _bound(asked: RanksAsked, file: RankFile, rule: str, conversion: Conversion)
         delta=asked.delta,
         significance=asked.significance,
         conversion=conversion,
+        mechanism=asked.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None,
     )
 
 

@@ -144,8 +144,9 @@ class JobList:
                 yield from self._of_training(name)
             else:
                 stage = self.experiment.stage(DrawingStage, audit=name)
-                observed = scores * _DRAWN_NUMBERS.get(stage.observe, 1)
-                size, work = 13 * audit.total_runs + 8 * observed, _DRAWN * scores
+                numbers = 1 if audit.has_two_worlds else audit.num_candidates
+                observed = scores * numbers * _DRAWN_NUMBERS.get(stage.observe, 1)
+                size, work = 13 * audit.total_runs + 8 * observed, _DRAWN * scores * numbers
                 yield _row("draw_shard", len(audit.shards), work=work, size=size)
         yield _row("score_runs", size=8 * scores + (4 + audit.num_slots) * audit.total_runs)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpcanary.core.argument_checks import Choice
 from dpcanary.core.files import read_arrays, sha256_of_file, write_arrays
+from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
 
 
@@ -25,6 +26,18 @@ def parity(runs: NDArray[np.int64]) -> NDArray[np.int64]:
         [0, 1, 0, 1]
     """
     return runs % 2
+
+
+def drawn_values(
+    runs: Sequence[int], *, seed: int, purpose: int, num_slots: int, num_candidates: int
+) -> NDArray[np.int64]:
+    """The index of the value that each slot of each run holds, shape (runs, slots).
+
+    Each value has the same probability, whatever all else is. It depends on seed, run and slot
+    alone: more slots change none of the first ones.
+    """
+    streams = (generator(seed=seed, purpose=purpose, index=run) for run in runs)
+    return np.stack([stream.integers(0, num_candidates, num_slots) for stream in streams])
 
 
 FORMAT = "dpcanary-shard-2"
@@ -68,7 +81,8 @@ class Shard:
         header: see `shard_header`; of trained models also `baseline`, what `test_accuracy` is for
             the best constant prediction.
         run: run indices, shape (n,).
-        world: shape (n, K), 0 or 1; the world of each of K slots.
+        world: shape (n, K), 0 or 1; the world of each of K slots. Where slots hold secrets, it is
+            the index of the true value of each.
         step: shape (S,), recorded steps, ascending.
         observation: shape (n, S, K, ...).
         test_accuracy: shape (n,), in [0, 1], or R^2 for squared error; NaN where no model is
@@ -140,6 +154,11 @@ def read_shard(path: Path) -> Shard:
         shard.run.shape == shard.test_accuracy.shape == shard.world.shape[:1]
         and shard.observation.shape[:3] == (len(shard.run), len(shard.step), shard.world.shape[1])
     )
-    if not fits or shard.world.max(initial=0) > 1:
+    if not fits or shard.world.max(initial=0) >= _num_worlds(header):
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
     return shard
+
+
+def _num_worlds(header: Mapping[str, Any]) -> int:
+    """Values of a slot that holds a secret; 2 of all others."""
+    return int(header["settings"].get("num_candidates", 2))

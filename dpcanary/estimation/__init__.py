@@ -6,6 +6,7 @@ from dpcanary.core.public_names import namespace
 
 if TYPE_CHECKING:
     from dpcanary.estimation.estimation_settings import Conversion as Conversion
+    from dpcanary.estimation.estimation_settings import RankRule as RankRule
     from dpcanary.estimation.lower_bound import AnytimeBound as AnytimeBound
     from dpcanary.estimation.lower_bound import EpsilonEstimate as EpsilonEstimate
     from dpcanary.estimation.lower_bound import estimate_epsilon as estimate_epsilon
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     )
     from dpcanary.estimation.ranks.rank_bound import exposure_lower_bound as exposure_lower_bound
     from dpcanary.estimation.ranks.rank_laws import ranks_of_truth as ranks_of_truth
-    from dpcanary.estimation.ranks.rank_methods import RankRule as RankRule
     from dpcanary.estimation.ranks.uniform_ranks import UniformityCheck as UniformityCheck
     from dpcanary.estimation.ranks.uniform_ranks import check_uniform_ranks as check_uniform_ranks
     from dpcanary.estimation.rule_catalogue import ThresholdRule as ThresholdRule

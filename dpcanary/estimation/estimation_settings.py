@@ -22,6 +22,25 @@ class Conversion(Choice):
     DIRECT = "direct"
 
 
+class RankRule(Choice):
+    """How ranks of secrets become a bound.
+
+    Attributes:
+        SINGLE: the rank of one secret.
+        MAHLOUJIFAR: how many of the guesses are right, from a trade-off curve; the secrets of a
+            training may depend on one another in any way (after Mahloujifar et al., 2024).
+        STEINKE: the same under (epsilon, delta)-DP (after Steinke et al., 2023).
+        COUNT: how many of the guesses are right, for independent secrets, all of which are guessed.
+        BITS: the sum of the exposures, log2(k / rank), for independent secrets.
+    """
+
+    SINGLE = "single"
+    MAHLOUJIFAR = "mahloujifar"
+    STEINKE = "steinke"
+    COUNT = "count"
+    BITS = "bits"
+
+
 # Of all slots, in audits whose bound is near the largest that they can show.
 GUESSED_SHARE = 0.25
 # Of conversion `subsampled_gaussian`.
@@ -63,6 +82,12 @@ class EstimationKeys(ClosedModel):
         le=1,
         description="share of all slots whose worlds are guessed, half of it in each world; for"
         " threshold rules steinke, mahloujifar and order_statistic",
+    )
+    rank_rules: tuple[RankRule, ...] = Field(
+        (RankRule.MAHLOUJIFAR,),
+        min_length=1,
+        description="how ranks become bounds, in audits whose slots hold secrets; threshold_rules"
+        " are for all others",
     )
 
 

@@ -1,7 +1,7 @@
 """A lower bound on epsilon from the scores of two worlds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import nan
 
@@ -14,52 +14,37 @@ from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.estimation_settings import GUESSED_SHARE, Conversion
 from dpcanary.estimation.families import Family, family_of
-from dpcanary.estimation.rule_catalogue import Proof, Rule, ThresholdRule, threshold_rule_named
+from dpcanary.estimation.rule_catalogue import (
+    LowerBound,
+    Rule,
+    ThresholdRule,
+    threshold_rule_named,
+)
 from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "
 
 
-@dataclass(frozen=True)
-class EpsilonEstimate:
-    """A lower bound on epsilon, with everything that it rests on.
+@dataclass(frozen=True, kw_only=True)
+class EpsilonEstimate(LowerBound):
+    """A lower bound on epsilon from scores of two worlds, with everything that it rests on.
 
     Attributes:
-        epsilon_lower: the bound, at least 0.
-        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN unless the curves are
-            Gaussian (conversion `gdp`, or `subsampled_gaussian` at sample rate 1).
         fpr_upper: upper bound on the false positive rate at the threshold. The calibrated rules do
             not use it; it holds at this threshold alone.
         fnr_upper: the same for the false negative rate.
         threshold: scores at or above it count as world 0; NaN for rules without one, such
             as `rank_sum`.
-        delta: the delta of (epsilon, delta).
-        significance: probability with which the bound may exceed the truth.
         num_looks: the number of looks that hold jointly at the significance; 1 if the bound holds
             alone.
-        conversion: among which trade-off curves the mechanism's was looked for.
         threshold_rule: how the scores became a bound.
-        proof: on what its validity rests.
-        is_valid: whether the bound holds at its significance, as `proof` says.
-        assumption: in words, what must hold so that the bound is valid.
     """
 
-    epsilon_lower: float
-    mu_lower: float
     fpr_upper: float
     fnr_upper: float
     threshold: float
-    delta: float
-    significance: float
     num_looks: int
-    conversion: Conversion
     threshold_rule: str
-    proof: Proof
-    assumption: str
-    is_valid: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_valid", self.proof is not Proof.NOT_VALID)
 
 
 def estimate_epsilon(

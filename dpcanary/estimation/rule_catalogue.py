@@ -5,7 +5,7 @@ docs/adding.md.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpcanary.core.argument_checks import Choice
@@ -99,6 +99,35 @@ def state_of_proof(proof: str) -> str:
         'proven'
     """
     return proof.split(" if ")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """What every lower bound on epsilon says of itself.
+
+    Attributes:
+        epsilon_lower: the bound, at least 0.
+        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN unless the curves are Gaussian
+            (conversion `gdp`, or `subsampled_gaussian` at sample rate 1).
+        delta: the delta of (epsilon, delta).
+        significance: probability with which the bound may exceed the truth.
+        conversion: among which trade-off curves the mechanism's was looked for.
+        proof: on what its validity rests.
+        assumption: in words, what must hold so that the bound is valid.
+        is_valid: whether the bound holds at its significance, as `proof` says.
+    """
+
+    epsilon_lower: float
+    mu_lower: float
+    delta: float
+    significance: float
+    conversion: Conversion
+    proof: Proof
+    assumption: str
+    is_valid: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_valid", self.proof is not Proof.NOT_VALID)
 
 
 @dataclass(frozen=True)

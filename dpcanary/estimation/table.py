@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,27 @@ from numpy.typing import NDArray
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.errors import InputError
-from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
+from dpcanary.estimation.estimation_settings import (
+    Conversion,
+    EstimationStage,
+    Independence,
+    RankRule,
+)
 from dpcanary.estimation.lower_bound import (
     EpsilonEstimate,
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
+from dpcanary.estimation.ranks.rank_bound import estimate_epsilon_from_ranks
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES
 from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named
 from dpcanary.scoring.score_file import AuditScores
 
 Scores = NDArray[np.float64]
 
+# Columns of bounds from scores of two worlds alone, and of bounds from ranks alone.
+_OF_THRESHOLDS = ("fpr_upper", "fnr_upper", "threshold")
+_OF_RANKS = ("num_candidates", "exposure")
 _OF_SLOTS = (
     "the slots of a run do not influence each other, and all slots have the same distributions of"
     " scores"
@@ -33,6 +44,7 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
     Returns:
         One row per repeat, step, threshold rule and conversion, and also per slot if there are
         several slots and the bounds treat runs as independent, and per look if the stage has looks.
+        Where slots hold secrets, there is one row per repeat, step, rank rule and conversion.
         Rules of guesses pool all slots whatever is independent, and have no rows if there is one
         slot, whose worlds are no coins. A rule that lacks a conversion, as
         `steinke` does, uses one that it has.
@@ -45,6 +57,8 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         InputError: if all scores of a bound are of one world, or if the scores of looks end between
             two looks.
     """
+    if scores.num_candidates:
+        return _with_header(_rows_of_ranks(stage, scores, scores.num_candidates), scores)
     repeats, steps = range(len(scores.scores)), enumerate(scores.step)
     choices = itertools.product(repeats, steps, _bounds_of_step(stage, scores.num_slots))
     if stage.looks and scores.num_runs not in stage.looks:
@@ -58,22 +72,11 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         both = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
         if min(map(len, both)) == 0:
             raise _one_world_error(scores.audit, slot)
-        row = {"repeat": repeat, "step": step, "slot": slot}
-        row |= _measured(scores, repeat) if step == scores.step[-1] else dict.fromkeys(MEASURES)
-        mechanism = None
-        if conversion is Conversion.SUBSAMPLED_GAUSSIAN:
-            mechanism = _mechanism(stage, scores, step)
+        row = _place(scores, repeat, index) | {"slot": slot}
+        mechanism = _mechanism(stage, scores, step, conversion)
         for num_runs, estimate in _estimates(stage, both, rule, conversion, mechanism).items():
             rows.append({**row, **vars(estimate), "num_runs": num_runs or scores.num_runs})
-    table = (
-        pd.DataFrame(rows)
-        .astype(dict.fromkeys(MEASURES, float))
-        .assign(
-            num_slots=scores.num_slots,
-            noise_multiplier=scores.header["noise_multiplier"],
-            seconds=scores.header["seconds"],
-        )
-    )
+    table = _with_header(rows, scores)
     if scores.num_slots > 1 and stage.independent is Independence.SLOTS:
         # Rules of guesses have their own words for it.
         assumes = ~table["threshold_rule"].map(lambda name: threshold_rule_named(name).guesses)
@@ -93,6 +96,57 @@ def _measured(scores: AuditScores, repeat: int) -> dict[str, float | None]:
     if scores.header.get("measure") == "r2":
         return dict(zip(MEASURES, (None, None, mean), strict=True))
     return dict(zip(MEASURES, (mean, scores.header.get("baseline"), None), strict=True))
+
+
+def _with_header(rows: list[dict[str, Any]], scores: AuditScores) -> pd.DataFrame:
+    """The table of bounds, with what all of an audit's have in common."""
+    table = pd.DataFrame(rows).astype(dict.fromkeys(MEASURES, float))
+    missing = {column: nan for column in (*_OF_THRESHOLDS, *_OF_RANKS) if column not in table}
+    return table.assign(
+        **missing,
+        num_slots=scores.num_slots,
+        noise_multiplier=scores.header["noise_multiplier"],
+        seconds=scores.header["seconds"],
+    )
+
+
+def _place(scores: AuditScores, repeat: int, index: int) -> dict[str, Any]:
+    """What a row says of its repeat and its recorded step."""
+    is_last = index in (-1, len(scores.step) - 1)
+    measured = _measured(scores, repeat) if is_last else dict.fromkeys(MEASURES)
+    return {"repeat": repeat, "step": scores.step[index], **measured}
+
+
+def _rows_of_ranks(
+    stage: EstimationStage, scores: AuditScores, num_candidates: int
+) -> list[dict[str, Any]]:
+    """A row per repeat, step, rank rule and conversion, from the secrets of all runs of a repeat.
+
+    Rule `single` has rows where a repeat has one secret.
+    """
+    alone = scores.num_runs * scores.num_slots == 1
+    rules = [rule for rule in stage.rank_rules if alone or rule is not RankRule.SINGLE]
+    rows = []
+    for repeat, index in np.ndindex(len(scores.scores), len(scores.step)):
+        bounds = dict.fromkeys(
+            (rule, RANK_RULES[rule].conversion(conversion))
+            for rule, conversion in itertools.product(rules, stage.conversions)
+        )
+        for rule, conversion in bounds:
+            estimate = estimate_epsilon_from_ranks(
+                ranks=scores.scores[repeat, :, :, index].ravel(),
+                num_candidates=num_candidates,
+                delta=stage.delta,
+                significance=stage.significance,
+                conversion=conversion,
+                rule=rule,
+                adjacency=stage.adjacency,
+                mechanism=_mechanism(stage, scores, scores.step[index], conversion),
+            )
+            of_threshold = {"slot": None, "num_looks": 1, "threshold_rule": rule.value}
+            row = _place(scores, repeat, index) | vars(estimate) | of_threshold
+            rows.append(row | {"num_runs": scores.num_runs})
+    return rows
 
 
 def _bounds_of_step(
@@ -157,8 +211,12 @@ def _estimates(
     return dict(zip(stage.looks, bounds, strict=False))
 
 
-def _mechanism(stage: EstimationStage, scores: AuditScores, step: int) -> Mechanism:
-    """The mechanism that is accounted up to a step."""
+def _mechanism(
+    stage: EstimationStage, scores: AuditScores, step: int, conversion: Conversion
+) -> Mechanism | None:
+    """The mechanism that is accounted up to a step, for the conversion that takes one."""
+    if conversion is not Conversion.SUBSAMPLED_GAUSSIAN:
+        return None
     return Mechanism(
         adjacency=stage.adjacency,
         sample_rate=stage.sample_rate,

@@ -12,6 +12,7 @@ from dpcanary.adversaries.adversary_settings import (
     LandscapeKeys,
     MetagradientKeys,
     OtherRecords,
+    SecretKeys,
     ShuffledKeys,
     Simulation,
 )
@@ -44,6 +45,7 @@ class Audit(
     MetagradientKeys,
     LandscapeKeys,
     ShuffledKeys,
+    SecretKeys,
     NoiseKeys,
     MechanismKeys,
     SamplingKeys,
@@ -63,10 +65,11 @@ class Audit(
     worlds: WorldAssignment | None = Field(
         None,
         description="how the world of each slot is chosen; by default `alternate` with one slot,"
-        " else `coins`",
+        " else `coins`; always `candidates` where slots hold secrets",
     )
     num_runs: Annotated[Count, Flag("The attack")] = Field(
-        description="models trained; with one slot, even and at least 4"
+        description="models trained, or draws of a process; with one slot in two worlds, even and"
+        " at least 4"
     )
     num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
     looks: tuple[Count, ...] = Field(
@@ -159,7 +162,12 @@ class Audit(
 
     @model_validator(mode="after")
     def _slots_are_consistent(self) -> "Audit":
-        if self.num_slots == 1:
+        if self.adversary.has_candidates:
+            if self.worlds not in (None, WorldAssignment.CANDIDATES):
+                raise ValueError(f"canary {self.canary} has several values: drop worlds")
+        elif self.worlds is WorldAssignment.CANDIDATES:
+            raise ValueError(f"worlds candidates is for secrets, not for canary {self.canary}")
+        elif self.num_slots == 1:
             if self.num_runs < 4 or self.num_runs % 2:
                 raise ValueError(
                     f"num_runs is {self.num_runs}; it must be even, for two worlds, and at least 4"
@@ -185,9 +193,20 @@ class Audit(
         return self
 
     @model_validator(mode="after")
+    def _copies_are_consistent(self) -> "Audit":
+        if self.num_copies > 1 and self.sample_rate < 1:
+            raise ValueError(
+                "num_copies above 1 needs sample_rate 1, where copies are a record with so many"
+                " times its gradient"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _looks_are_consistent(self) -> "Audit":
         if not self.looks:
             return self
+        if self.adversary.has_candidates:
+            raise ValueError("looks are for audits with two worlds")
         if self.num_slots > 1:
             raise ValueError("looks are for audits with one slot")
         if any(look % 2 for look in self.looks) or [*self.looks] != sorted({*self.looks}):
@@ -291,8 +310,13 @@ class Audit(
 
     def fitting(self, num_runs: Sequence[int]) -> list[int]:
         """Those numbers of first runs that give an estimate; with one slot, worlds must be even."""
-        least, step = (4, 2) if self.num_slots == 1 else (1, 1)
+        least, step = (4, 2) if self.has_two_worlds and self.num_slots == 1 else (1, 1)
         return [one for one in num_runs if least <= one <= self.num_runs and one % step == 0]
+
+    @property
+    def has_two_worlds(self) -> bool:
+        """Whether each slot is in one of two worlds, and does not hold one of several values."""
+        return not self.adversary.has_candidates
 
     @property
     def has_drift(self) -> bool:

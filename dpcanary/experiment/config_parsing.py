@@ -106,6 +106,8 @@ _ABBREVIATIONS = {
     "max_grad_norm": "C",
     "num_steps": "T",
     "num_slots": "K",
+    "num_candidates": "values",
+    "num_copies": "copies",
     "learning_rate": "lr",
 }
 
@@ -183,11 +185,17 @@ def _resolved(audit: Audit, *, seed: int) -> Audit:
             "score": audit.scored_by.name,
             "dataset": audit.dataset if audit.is_trained else None,
             "initialisation": audit.start,
-            "worlds": audit.worlds or WorldAssignment.by_default(audit.num_slots),
+            "worlds": audit.worlds or _default_worlds(audit),
             "other_records": audit.others,
             **_landscape_of(audit),
         }
     )
+
+
+def _default_worlds(audit: Audit) -> WorldAssignment:
+    if audit.adversary.has_candidates:
+        return WorldAssignment.CANDIDATES
+    return WorldAssignment.by_default(audit.num_slots)
 
 
 def _landscape_of(audit: Audit) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dpcanary.estimation.estimation_settings import (
     LEAST_EXACT_DELTA,
     Conversion,
     Independence,
+    RankRule,
 )
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule, threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
@@ -39,8 +40,11 @@ def check_references(
     _check_rules(settings)
     for name, audit in audits.items():
         where = f"config: audit {name}"
-        _check_guesses(where, audit, settings)
-        _check_single_run(where, audit, settings)
+        if audit.has_two_worlds:
+            _check_guesses(where, audit, settings)
+            _check_single_run(where, audit, settings)
+        else:
+            _check_ranks(where, audit, settings)
         if audit.looks:
             _check_looks(where, settings.threshold_rules)
         if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
@@ -102,6 +106,14 @@ def _check_single_run(where: str, audit: Audit, settings: Settings) -> None:
             f"{where}: num_runs is 1, and threshold rule {others[0]} compares the runs of a slot in"
             " both worlds; give threshold_rules: [mahloujifar], which needs one run, or set"
             " independent: slots, which assumes that slots do not influence each other"
+        )
+
+
+def _check_ranks(where: str, audit: Audit, settings: Settings) -> None:
+    if [*settings.rank_rules] == [RankRule.SINGLE] and audit.num_slots * audit.num_runs > 1:
+        raise InputError(
+            f"{where}: rank rule single is for one secret, and there are"
+            f" {audit.num_slots * audit.num_runs}; add another rule to rank_rules"
         )
 
 
@@ -204,6 +216,11 @@ def _check_figure(
     if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
         raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
     for name in names:
+        if audits[name].has_two_worlds == (figure.kind == "secrets"):
+            is_of = "slots in two worlds" if figure.kind == "secrets" else "slots that hold secrets"
+            raise InputError(
+                f"{where}: audit {name} has {is_of}, which kind {figure.kind} does not show"
+            )
         if figure.kind == "models_trained":
             _check_models(where, figure, name, audits[name])
             continue

@@ -137,7 +137,7 @@ class Settings(EstimationKeys):
         """Whether the observations are those of an archive."""
         return self.observations == "released"
 
-    @field_validator("threshold_rules", "conversions")
+    @field_validator("threshold_rules", "rank_rules", "conversions")
     @classmethod
     def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len({*names}) < len(names):

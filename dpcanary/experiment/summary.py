@@ -9,7 +9,12 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.accounting.audit_noise import NoiseKeys
-from dpcanary.adversaries.adversary_settings import CraftingKeys, LandscapeKeys, ShuffledKeys
+from dpcanary.adversaries.adversary_settings import (
+    CraftingKeys,
+    LandscapeKeys,
+    SecretKeys,
+    ShuffledKeys,
+)
 from dpcanary.core.files import sha256_of_text
 from dpcanary.core.provenance import as_json, origin_of
 from dpcanary.core.setting_fields import Shown, metadata_of
@@ -28,7 +33,7 @@ SHOWN: dict[str, Shown] = {
     key: shown
     for keys in (
         DataKeys, ModelKeys, SamplingKeys, NoiseKeys, MechanismKeys, DescentKeys, CraftingKeys,
-        LandscapeKeys, ShuffledKeys,
+        LandscapeKeys, ShuffledKeys, SecretKeys,
     )
     for key, shown in metadata_of(keys, Shown).items()
 }  # fmt: skip
@@ -38,8 +43,9 @@ LINES = tuple(key for key, shown in SHOWN.items() if shown.line)
 AXES = {key: shown.axis for key, shown in SHOWN.items() if shown.axis}
 COLUMNS = [
     "audit", "sweep", "canary", "score", "data", "num_records", *SHOWN, "seed", "configuration",
-    "num_slots", "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion",
-    "proof", "is_valid", "significance", "delta", "epsilon_lower", "mu_lower",
+    "num_slots", "num_candidates", "num_runs", "num_looks", "repeat", "step", "slot",
+    "threshold_rule", "conversion", "proof", "is_valid", "significance", "delta",
+    "epsilon_lower", "mu_lower", "exposure",
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
     "gaussian_distance",
     "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_heuristic", "epsilon_poisson",

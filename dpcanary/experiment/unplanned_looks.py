@@ -13,7 +13,11 @@ import pandas as pd
 
 from dpcanary.core.files import read_json, write_text
 from dpcanary.errors import InputError
-from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named
+from dpcanary.estimation.rule_catalogue import (
+    Proof,
+    threshold_rule_named,
+    threshold_rule_names,
+)
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
 
@@ -46,7 +50,7 @@ def with_unplanned_looks(
     marked = summary.copy()
     for audit, listed in _unplanned(folder, audits).items():
         rows = (marked["audit"] == audit) & marked["is_valid"]
-        rows &= ~marked["threshold_rule"].map(lambda name: threshold_rule_named(name).anytime)
+        rows &= ~marked["threshold_rule"].map(_is_anytime)
         note = f"{LOOKED_BEFORE} {listed} runs); "
         marked.loc[rows, "assumption"] = note + marked.loc[rows, "assumption"]
         marked.loc[rows, "proof"] = Proof.NOT_VALID.value
@@ -84,6 +88,11 @@ def unplanned_looks_in_words(
         f"NOT valid: the bounds of {' and of '.join(parts)}, for which no confidence that is"
         f" stated below holds{kept}"
     )
+
+
+def _is_anytime(rule: str) -> bool:
+    """Whether bounds of a rule hold at all numbers of runs; those of ranks do not."""
+    return rule in threshold_rule_names() and threshold_rule_named(rule).anytime
 
 
 def _unplanned(folder: Path, audits: Mapping[str, Audit]) -> dict[str, str]:

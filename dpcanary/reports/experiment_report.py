@@ -158,7 +158,7 @@ def _meaning(audit: Audit, settings: "pd.Series[Any]") -> Meaning | None:
         audit.adjacency,
         sample_rate=audit.sample_rate,
         num_steps=audit.accounted_steps,
-        noise_multiplier=noise,
+        noise_multiplier=noise / audit.num_copies,
     )
     try:
         return mechanism.meaning()
@@ -322,9 +322,10 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     adjacencies = [ADJACENCIES[name] for name in rows["adjacency"].unique()]
     worlds = f"two neighbouring datasets under {' and '.join(adjacencies)} adjacency"
     methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
+    secrets = [not audit.has_two_worlds for audit in audits]
     single = [audit.is_trained and audit.num_slots == 1 for audit in audits]
-    several = [audit.num_slots > 1 for audit in audits]
-    drawn_only = [not audit.is_trained for audit in audits]
+    several = [audit.num_slots > 1 and audit.has_two_worlds for audit in audits]
+    drawn_only = [not audit.is_trained and audit.has_two_worlds for audit in audits]
     each = "each audit"
     if any(audit.num_repeats > 1 for audit in audits):
         each = "each repeat of an audit"
@@ -345,6 +346,13 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
             "For audits of a process, nothing was trained: what an attacker sees was drawn from its"
             f" known distribution in both worlds, {_counts(table['runs'][drawn_only])} times for"
             f" {each}."
+        )
+    if any(secrets):
+        methods.add(
+            "For audits of secrets, nothing was trained: each secret was one of several values,"
+            " drawn with equal probabilities, what an attacker sees was drawn from its known"
+            f" distribution, {_counts(table['runs'][secrets])} times for {each}, and the attacker"
+            " ranked the values of each secret."
         )
     methods.add(*_settings_in_words(rows))
     for canary in dict.fromkeys(table["canary"]):

@@ -14,7 +14,7 @@ from dpcanary.core.printing import (
     rounded_up,
 )
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.rule_catalogue import threshold_rule_named
+from dpcanary.estimation.ranks.rank_methods import rule_named
 
 if TYPE_CHECKING:  # it loads slowly
     from dpcanary.accounting.meaning import Meaning
@@ -348,7 +348,7 @@ def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[st
         "subsampled_gaussian": "error rates were compared with the exact curves of the subsampled"
         " Gaussian mechanism",
     }
-    of_rules = {one: threshold_rule_named(one).sentence for one in rules}
+    of_rules = {one: rule_named(one).sentence for one in rules}
     sentences = [f"Threshold rule {one}: {text}." for one, text in of_rules.items() if text]
     silent = [one for one, text in of_rules.items() if not text]
     if silent:

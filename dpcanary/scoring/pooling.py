@@ -15,9 +15,9 @@ from dpcanary.data.canaries import read_canaries
 from dpcanary.data.observations import Shard, read_shard
 from dpcanary.errors import InputError
 from dpcanary.scoring.score_file import AuditScores
-from dpcanary.scoring.scores import ScoringContext
+from dpcanary.scoring.scores import ScoringContext, ranks_among
 from dpcanary.scoring.scoring_settings import ScoringStage
-from dpcanary.training.training_settings import Loss
+from dpcanary.training.training_settings import Loss, WorldAssignment
 
 # Header entries in which the shards of one audit may differ.
 _MAY_DIFFER = {"device", "seconds", "software"}
@@ -48,8 +48,10 @@ def pool_scores(
     canary_set = None if canaries is None else read_canaries(canaries)
     shape = (stage.num_repeats, stage.num_runs, stage.num_slots)
     scores = np.empty((*shape, len(stage.record_steps)))
-    world, accuracy = np.empty(shape, np.uint8), np.empty(shape[:2], np.float32)
-    noise_multiplier, seconds, baseline = 0.0, 0.0, None
+    is_of_secrets = stage.runs_settings.get("worlds") == WorldAssignment.CANDIDATES
+    world = np.empty(shape, np.uint32 if is_of_secrets else np.uint8)
+    accuracy = np.empty(shape[:2], np.float32)
+    noise_multiplier, seconds, baseline, num_candidates = 0.0, 0.0, None, None
     loss = Loss(stage.runs_settings.get("loss") or Loss.CROSS_ENTROPY)
     for shard in checked_shards(paths, stage, canaries=canaries, origin=origin):
         noise_multiplier = shard.header["noise_multiplier"]
@@ -63,11 +65,18 @@ def pool_scores(
             loss=loss if "loss" in stage.runs_settings else None,
         )
         new = np.asarray(score(shard.observation.astype(np.float64), context))
-        if new.shape != (len(shard.run), len(shard.step), stage.num_slots):
+        expected = (len(shard.run), len(shard.step), stage.num_slots)
+        if is_of_secrets:
+            num_candidates = int(stage.runs_settings["num_candidates"])
+            expected = (*expected, num_candidates)
+        if new.shape != expected:
             raise InputError(
-                f"{stage.score_function} returned shape {new.shape} for"
+                f"{stage.score_function} returned shape {new.shape}, not {expected}, for"
                 f" {len(shard.run)} runs, {len(shard.step)} steps and {stage.num_slots} slots"
+                + (f" of {num_candidates} values" if is_of_secrets else "")
             )
+        if is_of_secrets:
+            new = ranks_among(new, shard.world[:, None])  # the same at all steps
         place = np.divmod(shard.run, stage.num_runs)  # repeat, and run in it
         scores[place] = new.transpose(0, 2, 1)
         world[place], accuracy[place] = shard.world, shard.test_accuracy
@@ -82,6 +91,8 @@ def pool_scores(
         "measure": "accuracy" if loss.is_of_classes else "r2",
         "baseline": baseline,
     }
+    if is_of_secrets:
+        header["num_candidates"] = num_candidates
     return AuditScores(header, np.array(stage.record_steps), scores, world, accuracy)
 
 

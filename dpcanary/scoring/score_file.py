@@ -18,11 +18,12 @@ class AuditScores:
     Attributes:
         header: `audit`, `canary`, `score`, `sample_rate`, `noise_multiplier`, `batch_size` (None
             unless batches are known), the `seconds` that all shards together took, `measure`
-            (`accuracy` or `r2`), and `baseline`, that of the best constant prediction (None if it
-            is not known).
+            (`accuracy` or `r2`), `baseline`, that of the best constant prediction (None if it is
+            not known), and the `num_candidates` of slots that hold secrets.
         step: shape (S,), recorded steps, ascending.
-        scores: shape (repeats, runs, K, S) for K slots; higher means that world 0 is likelier.
-        world: shape (repeats, runs, K), 0 or 1.
+        scores: shape (repeats, runs, K, S) for K slots; higher means that world 0 is likelier. Of
+            secrets, the ranks of the true values, from 1 for the likeliest.
+        world: shape (repeats, runs, K), 0 or 1. Of secrets, the index of the true value.
         test_accuracy: shape (repeats, runs), the measure; NaN where no model is trained.
     """
 
@@ -47,6 +48,11 @@ class AuditScores:
         """K, slots of a run."""
         return int(self.scores.shape[2])
 
+    @property
+    def num_candidates(self) -> int | None:
+        """Values of each slot, where slots hold secrets; otherwise None."""
+        return self.header.get("num_candidates")
+
     def of_worlds(
         self, *, repeat: int, step: int, slots: slice = slice(None)
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -65,7 +71,8 @@ class AuditScores:
             InputError: if the number is below 1, more than a repeat has, or odd where half of
                 the runs are in each world.
         """
-        if self.num_slots == 1 and (num_runs < 1 or num_runs % 2):
+        halved = self.num_slots == 1 and not self.num_candidates
+        if halved and (num_runs < 1 or num_runs % 2):
             raise InputError(
                 f"num_runs {num_runs}: half of the runs are of each world: give 2, 4, ..."
             )

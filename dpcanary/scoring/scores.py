@@ -1,7 +1,8 @@
 """Scores, which the catalogue of adversaries names.
 
 A score function takes observations, shape (runs, steps, slots, ...), and a `ScoringContext`. It
-returns shape (runs, steps, slots). Higher means that world 0 is likelier.
+returns shape (runs, steps, slots). Higher means that world 0 is likelier. Where slots hold secrets,
+it returns shape (runs, steps, slots, values), and higher means that a value is likelier.
 """
 
 from collections.abc import Mapping
@@ -40,6 +41,17 @@ class ScoringContext:
     runs_settings: Mapping[str, Any] = field(default_factory=dict)
     adjacency: Adjacency = Adjacency.SUBSTITUTE
     loss: Loss | None = None
+
+
+def ranks_among(scores: Array, truth: NDArray[Any]) -> NDArray[np.int64]:
+    """The rank of the true one of some candidates, 1 for the highest score; ties take the last.
+
+    `scores` have the shape (..., candidates), and the index of the true one any shape that
+    broadcasts to (...).
+    """
+    place = np.broadcast_to(truth, scores.shape[:-1])[..., None].astype(np.int64)
+    own = np.take_along_axis(scores, place, axis=-1)
+    return np.asarray((scores >= own).sum(axis=-1), np.int64)
 
 
 def as_observed(observed: Array, context: ScoringContext) -> Array:

@@ -147,11 +147,14 @@ class WorldAssignment(Choice):
         ALTERNATE: runs with an even index are in world 0, the others in world 1. For one slot.
         COINS: a fair coin for every slot of every run.
         HALVES: in every run, half of the slots are in world 0; which half is drawn at random.
+        CANDIDATES: every slot holds one of several values, each with the same probability. Its
+            world is the index of the value.
     """
 
     ALTERNATE = "alternate"
     COINS = "coins"
     HALVES = "halves"
+    CANDIDATES = "candidates"
 
     @classmethod
     def by_default(cls, num_slots: int) -> "WorldAssignment":

@@ -164,6 +164,28 @@ def shuffled(**changes: object) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(**changes)
 
 
+def of_secrets(**changes: object) -> pd.DataFrame:
+    """Sweeps of secrets, of values, of copies and of the noise, two repeats each."""
+    known = {"num_slots": 100, "num_candidates": 1000, "num_copies": 1}
+    sweeps = (
+        ("num_slots", (1, 30, 1000)),
+        ("num_candidates", (2, 10_000)),
+        ("num_copies", (1, 16)),
+    )
+    cells = [(f"by_{key}", {**known, key: value}) for key, values in sweeps for value in values]
+    rows = [
+        row(
+            canary="secret", sweep=sweep, audit=f"{sweep}-{[*cell.values()]}-{noise}",
+            sample_rate=1.0, noise_multiplier=noise, repeat=repeat, threshold_rule="mahloujifar",
+            epsilon_lower=sum(map(len, sweep)) / 10 + cell["num_slots"] ** 0.3 / noise + repeat,
+            epsilon_upper_substitute=9.0 / noise * cell["num_copies"], num_runs=1, **cell,
+        )
+        for sweep, cell in [*cells, ("by_noise", known)]
+        for noise, repeat in product((0.7, 1.5, 6.0), (0, 1))
+    ]  # fmt: skip
+    return pd.DataFrame(rows).assign(**changes)
+
+
 def landscapes(*thresholds: float, **changes: object) -> pd.DataFrame:
     """Two noises and batch sizes, three steps, two repeats, conversions and rules."""
     rows = [
@@ -238,6 +260,7 @@ EXAMPLES: dict[str, list[tuple[Callable[[], tuple[Any, ...]], dict[str, Any]]]] 
     "hidden_state_by_step": [(lambda: (landscapes(),), {})],
     "hidden_state_by_threshold": [(lambda: (landscapes(0.5, 2.5),), {})],
     "shuffling": [(lambda: (shuffled(),), {})],
+    "secrets": [(lambda: (of_secrets(),), {})],
     "amplification": [(lambda: (landscapes(),), {})],
     "loss_landscape": [(lambda: (one_landscape(),), {})],
 }

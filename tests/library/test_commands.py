@@ -531,6 +531,29 @@ def test_ranks_of_secrets_from_a_file(tmp_path):
     assert of_membership[0]["adjacency"] == "add_remove"
 
 
+def test_the_exact_curves_of_a_training_need_its_rate_and_steps(written, tmp_path):
+    ranks = ["--ranks", ranks_file(tmp_path, rank=[1, 2, 1, 1, 9, 1], num_candidates=[100] * 6)]
+    asked = ["estimate", "--delta", "1e-5", "--conversion", "subsampled_gaussian"]
+    rate, steps = ["--sample-rate", "0.25"], ["--num-steps", "7"]
+    [of_ranks] = as_json(*asked, *ranks, *rate, *steps)["bounds"]
+    mechanism = Mechanism("substitute", sample_rate=0.25, num_steps=7)
+    own = {"delta": 1e-5, "conversion": "subsampled_gaussian", "mechanism": mechanism}
+    estimate = estimate_epsilon_from_ranks(ranks=[1, 2, 1, 1, 9, 1], num_candidates=100, **own)
+    assert of_ranks["epsilon_lower"] == estimate.epsilon_lower > 1
+    every = as_json("estimate", *ranks, "--delta", "1e-5", "--all", *rate, *steps)["bounds"]
+    assert [bound["conversion"] for bound in every if bound["rule"] == "bits"] == [
+        *("direct", "gdp", "subsampled_gaussian"),
+    ]
+    (world0, world1), path = scores_of(2.0, 500), written(table_of())
+    scores = [path, "--rule", "simultaneous", "--adjacency", "add_remove"]
+    [of_scores] = as_json(*asked, *scores, *rate, *steps)["bounds"]
+    own["mechanism"] = mechanism.under("add_remove")
+    given = {"world0_scores": world0, "world1_scores": world1, "threshold_rule": "simultaneous"}
+    assert of_scores["epsilon_lower"] == estimate_epsilon(**given, **own).epsilon_lower > 1
+    for given in (asked, [*asked, *rate]):
+        assert "--num-steps" in refused(*given, *ranks)
+
+
 def test_the_law_of_secrets_is_checked_by_a_command(tmp_path):
     path = ranks_file(tmp_path, rank=[1, 2, 1, 3])
     asked = ["estimate", "--ranks", path, "--num-candidates", "9", "--delta", "1e-6", "--uniform"]

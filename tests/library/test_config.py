@@ -61,10 +61,14 @@ LANDSCAPE = {
     "canary": "loss_landscape", "dataset": None, "adjacency": "add_remove", "sampling": "fixed",
     "batch_size": 4, "sample_rate": None,
 }  # fmt: skip
+SECRETS = {
+    "canary": "secret", "dataset": None, "num_candidates": 9, "num_slots": 4, "num_runs": 1,
+    "threshold_rules": ["split"],
+}  # fmt: skip
 TARGET = {"noise_multiplier": None, "target_epsilon": 1.0}
 BASES = {
     "audit": {}, "slots": {"num_slots": 8, "worlds": "coins"}, "shuffled": SHUFFLED,
-    "landscape": LANDSCAPE, "fixed": FIXED, "drawn": DRAWN, "target": TARGET,
+    "landscape": LANDSCAPE, "fixed": FIXED, "drawn": DRAWN, "target": TARGET, "secrets": SECRETS,
 }  # fmt: skip
 
 
@@ -630,6 +634,19 @@ REFUSED = cases(
 {sample_rate: 0.5}                     => sample_rate: canary loss_landscape enters the first step a
 {adjacency: zero_out}                  => audits adjacency add_remove and substitute, not zero_out
 """,
+    secrets="""
+{num_candidates: 1}                    => num_candidates: Input should be greater than or equal to 2
+{num_copies: 2}                        => num_copies above 1 needs sample_rate 1, where copies are
+{worlds: coins}                        => canary secret has several values: drop worlds
+{adjacency: add_remove}                => canary secret audits adjacency substitute, not add_remove
+{looks: [1]}                           => looks are for audits with two worlds
+{canary: gradient, dataset: digits, num_candidates: ~, worlds: candidates} => worlds candidates is f
+{canary: gradient, dataset: digits, num_runs: 10}      => num_candidates: its canary, model and opti
+{rank_rules: [single]}                 => rank rule single is for one secret, and there are 4; add
+{rank_rules: [bits, bits]}             => rank_rules: must not repeat a name
+{rank_rules: [combined]}               => rank_rules.0: unknown name, known: single, mahloujifar, st
+{figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => steps has slots that hold secrets, which
+""",
     target="""
 {target_epsilon: 500.1}                => target_epsilon: 500.1 is more than accountants can compute
 {num_steps: 2, delta: 0.75}            => delta 0.75 alone covers the leak, whatever the noise: the
@@ -662,6 +679,7 @@ REFUSED = cases(
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
 {kind: models_trained, num_runs: [3]}  => figures.f.num_runs: none fits audit steps, which needs eve
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
+{kind: secrets}                        => audit steps has slots in two worlds, which kind secrets d
 {kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which kind privacy_
 """,
 )
@@ -691,6 +709,12 @@ ACCEPTED = cases(
 {batch_size: 99}
 {batch_size: 97, num_slots: 3}
 {batch_size: 100, adjacency: zero_out}
+""",
+    secrets="""
+{}
+{sample_rate: 1.0, num_copies: 3}
+{num_slots: 1, rank_rules: [single]}
+{figures: {f: {kind: secrets, sweeps: [steps]}}}
 """,
     target="""
 {num_steps: 2, delta: 0.7499}

@@ -43,6 +43,7 @@ SHOWN = {
         *("landscape_threshold", "epsilon", "threshold h of the landscape / C", _EPSILON),
     ),
     "shuffling": ("noise_multiplier", "epsilon", "noise multiplier σ", _EPSILON),  # noqa: RUF001
+    "secrets": ("value", "epsilon", "values of a secret", _EPSILON),
     "amplification": ("", "", "batch size B", "noise multiplier σ"),  # noqa: RUF001
     "loss_landscape": ("position", "world0", "position θ / C", "exact density, step 2"),
 }

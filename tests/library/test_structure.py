@@ -28,7 +28,7 @@ PURPOSES = {  # Their numbers are part of the key of every stream, and never cha
     losses: "EXPONENTIALS=26",
     adversaries_settings: """WORST_CASE=5 PROCESS=11 TARGETS=12 DIMENSIONS=13 DIRECTIONS=14
         LOSS_LANDSCAPE=15 OTHER_LABELS=16 METAGRADIENT_SPLITS=18 METAGRADIENT_ORDERS=19
-        SHUFFLED_CASE=25 ENCODING_LOSS=27""",
+        SHUFFLED_CASE=25 ENCODING_LOSS=27 SECRET_VALUES=32 SECRET_NOISE=33""",
     source: "RECORDS=1 SYNTHETIC_RECORDS=9",
     measurements: "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
     one_run: "OWN_TRAINING=22",
@@ -113,7 +113,7 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
 
 def test_purposes_of_streams_are_distinct():
     numbers = [purpose.value for module in PURPOSES for purpose in module.Purpose]
-    assert sorted(numbers) == [*range(1, 32)]
+    assert sorted(numbers) == [*range(1, 34)]
     for module, purposes in PURPOSES.items():
         declared = {f"{purpose.name}={purpose.value}" for purpose in module.Purpose}
         assert declared == {*purposes.split()}

@@ -15,6 +15,7 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import Family, family_of
 from dpcanary.estimation.one_run.slot_guesses import Guesses, guess_pairs, guess_slots
 from dpcanary.estimation.rule_catalogue import (
+    LowerBound,
     Rule,
     ThresholdRule,
     threshold_rule_named,
@@ -26,32 +27,22 @@ _GRID = np.concatenate([np.linspace(0.0, 4.0, 33), np.linspace(4.25, 50.0, 184)]
 _PRECISION = 1e-6
 
 
-@dataclass(frozen=True)
-class OneRunEstimate:
-    """A lower bound on epsilon, with everything that it rests on.
+@dataclass(frozen=True, kw_only=True)
+class OneRunEstimate(LowerBound):
+    """A lower bound on epsilon from guesses, with everything that it rests on.
+
+    It is under the adjacency of the two worlds of a slot.
 
     Attributes:
-        epsilon_lower: the bound, at least 0, under the adjacency of the two worlds of a slot.
-        mu_lower: lower bound on mu of mu-GDP; NaN unless the curves are Gaussian.
         guesses: the slots, the guesses, and how many were right.
         num_choices: the numbers of guesses that were fixed beforehand. The significance is divided
             among them, and the best bound counts.
-        delta: the delta of (epsilon, delta).
-        significance: probability with which the bound may exceed the truth.
         method: how right guesses became a bound.
-        conversion: among which trade-off curves the mechanism's was looked for.
-        assumption: in words, what must hold so that the bound is valid.
     """
 
-    epsilon_lower: float
-    mu_lower: float
     guesses: Guesses
     num_choices: int
-    delta: float
-    significance: float
     method: str
-    conversion: Conversion
-    assumption: str
 
 
 def epsilon_of_guesses(
@@ -98,6 +89,7 @@ def epsilon_of_guesses(
         significance=level,
         method=str(method),
         conversion=chosen,
+        proof=rule.proof,
         assumption=f"{family.assumption}; {rule.assumption}",
     )
 

@@ -1,7 +1,7 @@
 """A lower bound on epsilon from the ranks of secrets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import log, log2, nan
 
 import numpy as np
@@ -13,7 +13,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
-from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion, RankRule
 from dpcanary.estimation.families import Family, direct_family, family_of
 from dpcanary.estimation.one_run.one_run_bound import largest_refuted
 from dpcanary.estimation.power import ClaimTest
@@ -28,11 +28,10 @@ from dpcanary.estimation.ranks.rank_laws import (
 from dpcanary.estimation.ranks.rank_methods import (
     RANK_RULES,
     GuessedSecrets,
-    RankRule,
     RankRuleEntry,
     mahloujifar_refutes,
 )
-from dpcanary.estimation.rule_catalogue import Proof
+from dpcanary.estimation.rule_catalogue import LowerBound
 
 Numbers = int | Sequence[int]
 
@@ -43,13 +42,11 @@ _LAW = (
 )
 
 
-@dataclass(frozen=True)
-class RanksEstimate:
+@dataclass(frozen=True, kw_only=True)
+class RanksEstimate(LowerBound):
     """A lower bound on epsilon from ranks, with everything that it rests on.
 
     Attributes:
-        epsilon_lower: the bound, at least 0.
-        mu_lower: lower bound on mu of mu-GDP; NaN unless the curves are Gaussian.
         num_secrets: secrets with a rank.
         num_candidates: values that each secret could have had.
         list_size: how many of the likeliest candidates a guess names.
@@ -61,17 +58,9 @@ class RanksEstimate:
         num_choices: pairs of list size and number of guesses that were fixed beforehand. The
             significance is divided among them, and the best bound counts.
         adjacency: that the bound is under.
-        delta: the delta of (epsilon, delta).
-        significance: probability with which the bound may exceed the truth.
-        conversion: among which trade-off curves the mechanism's was looked for.
         rule: how ranks became a bound.
-        proof: on what its validity rests.
-        assumption: in words, what must hold so that the bound is valid.
-        is_valid: whether the bound holds at its significance, as `proof` says.
     """
 
-    epsilon_lower: float
-    mu_lower: float
     num_secrets: int
     num_candidates: int
     list_size: int
@@ -81,16 +70,7 @@ class RanksEstimate:
     exposure: float
     num_choices: int
     adjacency: Adjacency
-    delta: float
-    significance: float
-    conversion: Conversion
     rule: str
-    proof: Proof
-    assumption: str
-    is_valid: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_valid", self.proof is not Proof.NOT_VALID)
 
 
 def estimate_epsilon_from_ranks(

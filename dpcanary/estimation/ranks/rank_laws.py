@@ -25,6 +25,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.families import GDP, GRID, LEAST_RATE, Family
+from dpcanary.scoring.scores import ranks_among
 
 Floats = NDArray[np.float64]
 Ranks = NDArray[np.int64]
@@ -161,8 +162,7 @@ def ranks_of_truth(*, scores: ArrayLike, truth: ArrayLike) -> Ranks:
     if np.isnan(table).any():
         first = int(np.argwhere(np.isnan(table))[0, 0])
         raise InputError(f"a score of secret {first} is NaN")
-    own = np.take_along_axis(table, indices[:, None], axis=1)
-    return np.asarray((table >= own).sum(axis=1), np.int64)
+    return ranks_among(table, indices)
 
 
 def largest_chances(

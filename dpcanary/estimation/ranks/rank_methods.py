@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc, gammaln, xlog1py, xlogy
 
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.argument_checks import Choice
-from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion, RankRule
 from dpcanary.estimation.one_run.guess_methods import recursion_refutes
 from dpcanary.estimation.ranks.rank_laws import Lists, NullCurve, Ranks, largest_chances
-from dpcanary.estimation.rule_catalogue import Proof
+from dpcanary.estimation.rule_catalogue import RULES, Proof, Rule, threshold_rule_named
 
 Floats = NDArray[np.float64]
 
@@ -25,25 +24,6 @@ _PARTS, _MOST_SUMS = 4, 2**21
 _ROUND_OFF, _ROUND_OFF_OF_EACH = 1e-12, 1e-15
 # Of `mahloujifar`: significances between which its p-value is searched, and the ratio of the ends.
 _LEAST_P, _P_RATIO = 1e-12, 1.001
-
-
-class RankRule(Choice):
-    """How ranks of secrets become a bound.
-
-    Attributes:
-        SINGLE: the rank of one secret.
-        MAHLOUJIFAR: how many of the guesses are right, from a trade-off curve; the secrets of a
-            training may depend on one another in any way (after Mahloujifar et al., 2024).
-        STEINKE: the same under (epsilon, delta)-DP (after Steinke et al., 2023).
-        COUNT: how many of the guesses are right, for independent secrets, all of which are guessed.
-        BITS: the sum of the exposures, log2(k / rank), for independent secrets.
-    """
-
-    SINGLE = "single"
-    MAHLOUJIFAR = "mahloujifar"
-    STEINKE = "steinke"
-    COUNT = "count"
-    BITS = "bits"
 
 
 @dataclass(frozen=True)
@@ -95,6 +75,10 @@ class RankRuleEntry:
     adjacencies: tuple[Adjacency, ...] = tuple(Adjacency)
     conversions: tuple[Conversion, ...] = tuple(Conversion)
     sentence: str = ""
+
+    def conversion(self, asked: Conversion) -> Conversion:
+        """The conversion that it uses where another one may be asked for."""
+        return asked if asked in self.conversions else self.conversions[0]
 
 
 def _single(secrets: GuessedSecrets, curve: NullCurve) -> float:
@@ -209,6 +193,11 @@ def _sum_of_largest_masses(guesses: int, chance: float) -> float:
         + xlogy(mode, chance) + xlog1py(n - mode, -chance)
     )  # fmt: skip
     return float(np.exp(logs).sum())
+
+
+def rule_named(name: str) -> "Rule | RankRuleEntry":
+    """The threshold rule of this name, or else the rule of ranks."""
+    return RANK_RULES[name] if name in {*RankRule} - {*RULES} else threshold_rule_named(name)
 
 
 _ANY = "the secrets may depend on one another in any way"

@@ -1,0 +1,117 @@
+"""What ranks of secrets prove against the number of secrets, their values, copies and noise."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpcanary.core.printing import confidence_in_words
+from dpcanary.errors import InputError
+from dpcanary.figures import style
+from dpcanary.figures.layout import draw_line, make_frame, value_ticks
+from dpcanary.figures.notes import epsilon_label, means_in_words, number_range
+from dpcanary.figures.rows import check_agree, last_rows, over_repeats
+
+_ACCOUNTED, _NOISE = "epsilon_upper_substitute", "noise_multiplier"
+# What a sweep may vary, and the label of its axis; the last one if it varies the noise alone.
+_AXES = {
+    "num_slots": "secrets in one training",
+    "num_candidates": "values of a secret",
+    "num_copies": "copies of a secret",
+    _ACCOUNTED: "accounted ε",
+}
+_DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "zorder": 2.5}
+
+
+@style.applied()
+def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+    """Draws a panel for each sweep, along what it varies, with a line for each noise multiplier.
+
+    Args:
+        summary: of audits whose slots hold secrets.
+        note: what a reader must know; printed below.
+
+    Returns:
+        The figure, and its numbers: one row per point, with its `axis` and `value`, `epsilon` (the
+        mean over repeats), `error_bar` (two standard errors) and `num_repeats`. What is accounted
+        is for all copies of a secret together.
+
+    Raises:
+        InputError: if there is no valid bound, a sweep varies several quantities, or audits differ
+            in what the figure does not show.
+    """
+    rows = _shown_rows(summary)
+    table = over_repeats(rows, ["sweep", *_AXES, _NOISE])
+    table["axis"] = table["sweep"].map({name: _axis(rows, name) for name in rows["sweep"].unique()})
+    table["value"] = [row[row["axis"]] for _, row in table.iterrows()]
+    looks = style.ranked(sorted({*table[_NOISE]}, reverse=True), label=_labels(table).get)
+    figure, [grid] = make_frame(
+        titles=[""] * table["sweep"].nunique(),
+        panel_size=(3.4, 3.1),
+        legend=[
+            ["proven ε (lower bound), by the ε that is accounted for a record:", *looks.values()],
+            [_DOTTED | {"color": "black", "label": "accounted ε of all copies of a secret"}],
+        ],
+        notes=[note, _bounds_note(rows), _fixed_note(table)],
+        labels=("", epsilon_label(rows)),
+        sharey=True,
+    )
+    for axes, sweep in zip(grid, rows["sweep"].unique(), strict=True):
+        panel = table[table["sweep"] == sweep].sort_values("value")
+        axis = panel["axis"].iloc[0]
+        for noise, curve in panel.groupby(_NOISE) if axis != _ACCOUNTED else [(None, panel)]:
+            look = looks.get(noise, {"color": "black", "marker": "o", "zorder": 3})
+            draw_line(axes, curve, "value", look)
+            axes.plot(curve["value"], curve[_ACCOUNTED], color=look["color"], **_DOTTED)
+        value_ticks(axes, panel["value"])
+        axes.set_xlabel(_AXES[axis])
+    # What is accounted for many copies may be far above all that is proven.
+    highest = max(table["epsilon"].max(), table[_ACCOUNTED].min())
+    for axes in grid:  # after all, because they share their scale
+        axes.set_ylim(0, 1.1 * highest)
+    return figure, table
+
+
+def _shown_rows(summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first valid rule and its first conversion, after the last step."""
+    valid = summary[summary["is_valid"]]
+    if valid.empty:
+        raise InputError("the summary has no valid bound to show")
+    by = ["threshold_rule", "conversion"]
+    rows = last_rows(valid[(valid[by] == valid[by].iloc[0]).all(axis=1)])
+    check_agree(rows, ("canary", "delta", "significance", "num_steps", "sample_rate", "num_runs"))
+    return rows
+
+
+def _axis(rows: pd.DataFrame, sweep: str) -> str:
+    *settings, accounted = _AXES
+    of_sweep = rows[rows["sweep"] == sweep]
+    varied = [key for key in settings if of_sweep[key].nunique() > 1]
+    if len(varied) > 1:
+        raise InputError(f"sweep {sweep} varies {' and '.join(varied)}: write a sweep for each")
+    return varied[0] if varied else accounted
+
+
+def _labels(table: pd.DataFrame) -> dict[float, str]:
+    """What is accounted for one record, by the noise; the noise where no audit has one copy."""
+    of_one = table[table["num_copies"] == 1].groupby(_NOISE)[_ACCOUNTED].first()
+    return {noise: f"σ = {noise:.3g}" for noise in table[_NOISE]} | {  # noqa: RUF001
+        float(noise): f"{epsilon:.3g}" for noise, epsilon in of_one.items()
+    }
+
+
+def _bounds_note(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    return (
+        f"Lower bounds: {first['threshold_rule']} rule, {first['conversion']} conversion,"
+        f" {confidence_in_words(first['significance'])} confidence for each point alone"
+        f"{means_in_words(rows)}"
+    )
+
+
+def _fixed_note(table: pd.DataFrame) -> str:
+    """The quantities of the panels that vary another one."""
+    *settings, _ = _AXES
+    others = {key: table.loc[table["axis"] != key, key] for key in settings}
+    values = [f"{_AXES[key]}: {number_range(one)}" for key, one in others.items() if len(one)]
+    return f"Where it is not on the axis, {'; '.join(values)}"

@@ -1,0 +1,250 @@
+"""Slots that hold one of several values: how they are drawn, ranked and bounded by the workflow."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.integrate import quad
+from scipy.stats import binom, chisquare, kstest, norm, rankdata
+
+from dpcanary.accounting import gdp_epsilon
+from dpcanary.accounting.accounted_overview import upper_bounds
+from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.adversaries.adversary_settings import DrawingStage
+from dpcanary.adversaries.drawing import Drawing, draw_shard
+from dpcanary.data.observations import Shard, drawn_values, read_shard, shard_path, write_shard
+from dpcanary.errors import InputError
+from dpcanary.estimation import estimate_epsilon_from_ranks
+from dpcanary.estimation.estimation_settings import EstimationStage
+from dpcanary.estimation.table import estimates_by_runs, estimates_table
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Experiment
+from dpcanary.scoring.pooling import pool_scores
+from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
+from dpcanary.scoring.scoring_settings import ScoringStage
+from tests.sampling import exhaustive
+from tests.statistics.simulated import SIGNIFICANCE, allowed
+
+SIGMA, DELTA = 1.5, 1e-5
+AUDIT = {
+    "canary": "secret", "sample_rate": 1.0, "noise_multiplier": SIGMA, "num_steps": 1,
+    "num_slots": 7, "num_candidates": 5, "num_runs": 3, "seed": 4,
+}  # fmt: skip
+
+
+def experiment_of(settings: dict[str, object] | None = None, **changes: object) -> Experiment:
+    known = {"experiment": "e", "delta": DELTA, "audits": {"a": {**AUDIT, **changes}}}
+    return parse_experiment({**known, **(settings or {})})
+
+
+def drawn(experiment: Experiment, folder: Path, cuts: Sequence[int] = ()) -> list[Path]:
+    """The shards of an audit, cut at these runs."""
+    audit = experiment.audits["a"]
+    stage, paths = experiment.stage(DrawingStage, audit="a"), []
+    for first, last in pairwise([0, *cuts, audit.total_runs]):
+        paths.append(shard_path(folder, first))
+        noise = audit.noise_multiplier
+        write_shard(paths[-1], draw_shard(Drawing(stage, noise, range(first, last))))
+    return paths
+
+
+def pooled(experiment: Experiment, paths: list[Path]) -> AuditScores:
+    names = {"audit": "a", "canary": "secret", "score": "sum_along"}
+    stage = experiment.stage(ScoringStage, audit="a")
+    return pool_scores(paths, stage, canaries=None, names=names)
+
+
+def estimated(experiment: Experiment, folder: Path) -> pd.DataFrame:
+    scores = pooled(experiment, drawn(experiment, folder))
+    return estimates_table(experiment.stage(EstimationStage, audit="a"), scores)
+
+
+def naive_ranks(shard: Shard) -> np.ndarray:
+    """By SciPy, for each run, step and slot: the rank from above, of ties the last one."""
+    sums = shard.observation.astype(np.float64)
+    ranks = rankdata(-sums, method="max", axis=-1)
+    runs, steps, slots, _ = sums.shape
+    chosen = np.empty((runs, steps, slots))
+    for run, step, slot in np.ndindex(runs, steps, slots):
+        chosen[run, step, slot] = ranks[run, step, slot, shard.world[run, slot]]
+    return chosen
+
+
+def test_values_are_uniform_and_depend_on_seed_run_and_slot_alone():
+    known = {"seed": 3, "purpose": 32, "num_candidates": 300}
+    values = drawn_values(range(200), num_slots=50, **known)
+    assert values.shape == (200, 50)
+    counts = np.bincount(values.ravel(), minlength=300)
+    assert chisquare(counts).pvalue > 0.001
+    np.testing.assert_array_equal(drawn_values([7, 3], num_slots=9, **known), values[[7, 3], :9])
+    for other in ({"seed": 4}, {"purpose": 33}):
+        others = drawn_values(range(200), num_slots=50, **known | other)
+        assert (others == values).mean() < 0.02
+
+
+def test_shards_have_the_same_runs_wherever_they_are_cut(tmp_path):
+    experiment = experiment_of(num_steps=6, record_every=3, num_runs=5, num_repeats=2)
+    whole, parts = (tmp_path / name for name in ("whole", "parts"))
+    for folder in (whole, parts):
+        folder.mkdir()
+    [one] = map(read_shard, drawn(experiment, whole))
+    several = [read_shard(path) for path in drawn(experiment, parts, cuts=[1, 4])]
+    assert one.observation.shape == (10, 2, 7, 5)
+    for name in ("run", "world", "observation"):
+        joined = np.concatenate([getattr(part, name) for part in several])
+        np.testing.assert_array_equal(joined, getattr(one, name))
+    scores = pooled(experiment, drawn(experiment, parts, cuts=[1, 4]))
+    write_scores(tmp_path / "scores.npz", scores)
+    scores = read_scores(tmp_path / "scores.npz")
+    assert scores.num_candidates == 5
+    expected = naive_ranks(one).reshape(2, 5, 2, 7).transpose(0, 1, 3, 2)
+    np.testing.assert_array_equal(scores.scores, expected)
+    np.testing.assert_array_equal(scores.world.reshape(10, 7), one.world)
+
+
+@pytest.mark.parametrize(("rate", "copies", "k"), [(1.0, 3, 4), (0.3, 1, 150)])
+def test_sums_along_values_are_those_of_a_simplex(rate, copies, k, tmp_path):
+    """With copies, and with samples, of which each copy has its own."""
+    experiment = experiment_of(
+        num_slots=100, num_runs=20, num_steps=7, sample_rate=rate, num_copies=copies,
+        num_candidates=k,
+    )  # fmt: skip
+    [shard] = map(read_shard, drawn(experiment, tmp_path))
+    sums, truth = shard.observation[:, 0].reshape(-1, k).astype(float), shard.world.ravel()
+    rows = np.arange(len(truth))
+    own, others = sums[rows, truth], sums[rows, (truth + 1) % k]
+    spread, length = SIGMA * np.sqrt(7), np.sqrt(k / (k - 1))
+    assert kstest(others, norm(scale=spread).cdf, method="asymp").pvalue > 0.001
+    counts = np.arange(7 * copies + 1)
+    weights = binom.pmf(counts, 7 * copies, rate)
+
+    def mixture(x: np.ndarray) -> np.ndarray:
+        return norm.cdf(x[:, None], length * counts, spread) @ weights
+
+    assert kstest(own, mixture, method="asymp").pvalue > 0.001
+    # Corners of length 1: two of them are sqrt(2 k / (k - 1)) apart.
+    corners = length * (np.eye(k) - 1 / k)
+    distances = np.linalg.norm(corners[0] - corners[1:], axis=1)
+    np.testing.assert_allclose(np.linalg.norm(corners, axis=1), 1.0)
+    np.testing.assert_allclose(distances, np.sqrt(2) * length)
+
+
+def test_ranks_have_the_law_of_their_mechanism(tmp_path):
+    """P(rank 1) is that of the largest of k normal numbers; for k = 2 it is Phi(mu / 2)."""
+    for k in (2, 20):
+        experiment = experiment_of(num_candidates=k, num_slots=4_000, num_steps=3)
+        first = (pooled(experiment, drawn(experiment, tmp_path)).scores == 1).mean()
+        shift = np.sqrt(k / (k - 1)) * np.sqrt(3) / SIGMA
+        chance, _ = quad(lambda x, k=k, s=shift: norm.pdf(x - s) * norm.cdf(x) ** (k - 1), -9, 12)
+        assert abs(first - chance) < 4 * np.sqrt(chance * (1 - chance) / 12_000)
+        if k == 2:  # the worst case of substitution, mu = 2 sqrt(T) / sigma
+            assert chance == pytest.approx(norm.cdf(np.sqrt(3) / SIGMA))
+
+
+def test_the_table_has_the_bounds_of_the_ranks_of_each_repeat(tmp_path):
+    rules = ["bits", "steinke", "single", "mahloujifar"]
+    settings = {"rank_rules": rules, "conversions": ["gdp", "direct"], "significance": 0.1}
+    experiment = experiment_of(
+        settings, num_steps=4, record_every=2, num_repeats=2, num_slots=30, noise_multiplier=0.8
+    )
+    table = estimated(experiment, tmp_path)
+    scores = pooled(experiment, drawn(experiment, tmp_path))
+    assert len(table) == 2 * 2 * 5  # repeats, steps; two rules by two conversions, and `steinke`
+    assert {*table["threshold_rule"]} == {*rules} - {"single"}
+    for row in table.to_dict("records"):
+        index = [2, 4].index(row["step"])
+        own = estimate_epsilon_from_ranks(
+            ranks=scores.scores[row["repeat"], :, :, index].ravel(), num_candidates=5, delta=DELTA,
+            significance=0.1, rule=row["threshold_rule"], conversion=row["conversion"],
+        )  # fmt: skip
+        for name in ("epsilon_lower", "exposure", "proof", "is_valid", "assumption"):
+            assert row[name] == getattr(own, name)
+        assert (row["num_slots"], row["num_candidates"], row["num_runs"]) == (30, 5, 3)
+        assert pd.isna(row["slot"])
+    assert table["epsilon_lower"].max() > 1
+    stage = experiment.stage(EstimationStage, audit="a")
+    fewer = estimates_by_runs(stage, scores, [1, 3])
+    assert {*fewer["num_runs"]} == {1, 3}
+    own = estimate_epsilon_from_ranks(
+        ranks=scores.scores[1, :1, :, 1].ravel(), num_candidates=5, delta=DELTA, rule="bits",
+        significance=0.1, conversion="gdp",
+    )  # fmt: skip
+    chosen = fewer.query("num_runs == 1 and repeat == 1 and threshold_rule == 'bits'")
+    assert chosen.loc[chosen["conversion"] == "gdp", "epsilon_lower"].tolist() == [
+        own.epsilon_lower
+    ]
+
+
+def test_one_secret_has_the_rule_for_it(tmp_path):
+    one = {"num_slots": 1, "num_runs": 1, "num_candidates": 1_000, "noise_multiplier": 0.1}
+    table = estimated(
+        experiment_of({"rank_rules": ["single"], "conversions": ["direct"]}, **one), tmp_path
+    )
+    [shown] = table["epsilon_lower"]
+    assert shown == pytest.approx(np.log(0.05 * 999 / 0.95), abs=0.01)  # ranked first
+
+
+def test_copies_are_accounted_as_a_record_with_as_much_more_gradient(tmp_path):
+    experiment = experiment_of(num_copies=3, num_steps=2)
+    stage = experiment.stage(AccountingStage, audit="a")
+    [row] = upper_bounds(stage, noise_multiplier=SIGMA).to_dict("records")
+    exact = gdp_epsilon(mu=3 * 2 * np.sqrt(2) / SIGMA, delta=DELTA)
+    assert row["epsilon_upper_substitute"] == pytest.approx(exact, rel=1e-4)
+    assert row["noise_multiplier"] == SIGMA
+
+
+# Two values at full distance are the least favourable pair; the others have less than is accounted.
+MECHANISMS = {
+    "two values": {"num_candidates": 2},
+    "two values, copies": {"num_candidates": 2, "num_copies": 2, "noise_multiplier": 4.0},
+    "steps": {"num_candidates": 3, "num_steps": 4, "noise_multiplier": 3.0},
+    "samples": {"num_candidates": 2, "num_steps": 4, "sample_rate": 0.5, "noise_multiplier": 0.9},
+    "many values": {"num_candidates": 40, "num_slots": 20},
+}
+
+
+@pytest.mark.parametrize("num_audits", [200, exhaustive(2_000)])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_bounds_seldom_exceed_what_is_accounted(name, num_audits, tmp_path):
+    """Of a process that trains nothing, drawn, scored and estimated as the workflow does."""
+    conversion = "direct" if name == "samples" else "gdp"
+    experiment = experiment_of(
+        {"rank_rules": ["count", "bits"], "conversions": [conversion]},
+        **{"num_slots": 60, "num_runs": 1, "num_repeats": num_audits} | MECHANISMS[name],
+    )
+    noise = experiment.audits["a"].noise_multiplier
+    stage = experiment.stage(AccountingStage, audit="a")
+    accounted = upper_bounds(stage, noise_multiplier=noise)["epsilon_upper_substitute"].item()
+    table = estimated(experiment, tmp_path)
+    above = (
+        (table["epsilon_lower"] > accounted * (1 + 1e-6)).groupby(table["threshold_rule"]).mean()
+    )
+    assert (above <= allowed(num_audits)).all()
+    if name.startswith("two values"):  # the bound is attained, up to steps of the counts
+        assert above["count"] > 0.2 * SIGNIFICANCE
+
+
+def test_without_signal_nothing_is_shown(tmp_path):
+    experiment = experiment_of(
+        {"rank_rules": ["mahloujifar", "bits"], "conversions": ["direct"]},
+        num_slots=50, num_runs=1, num_repeats=100, noise_multiplier=1e6, num_candidates=30,
+    )  # fmt: skip
+    table = estimated(experiment, tmp_path)
+    shown = (table["epsilon_lower"] > 0).groupby(table["threshold_rule"]).mean()
+    assert (shown <= allowed(100)).all()
+
+
+def test_observations_and_scores_of_another_shape_are_refused(tmp_path):
+    experiment = experiment_of()
+    [path] = drawn(experiment, tmp_path)
+    shard = read_shard(path)
+    wrong = Shard(**{**vars(shard), "observation": shard.observation[..., :4]})
+    write_shard(path, wrong)
+    with pytest.raises(InputError, match=r"returned shape \(3, 1, 7, 4\), not \(3, 1, 7, 5\)"):
+        pooled(experiment, [path])
+    write_shard(path, Shard(**{**vars(shard), "world": shard.world + 1}))
+    with pytest.raises(InputError, match="its arrays do not fit together"):
+        pooled(experiment, [path])
