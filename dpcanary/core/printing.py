@@ -12,6 +12,14 @@ from typing import Any
 WIDTH = 80  # characters: terminals have at least so many
 
 
+def print_answer(values: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Prints what a command answers: the values for a program, or a text for a person."""
+    if as_json:
+        print_json(values)
+    else:
+        print(text)
+
+
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints JSON. Numbers that are not finite become null."""
     print(json.dumps(_plain(values), indent=2))
@@ -33,7 +41,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table as lines of text; see `print_table`.
+    r"""Format a table as lines of text; see `print_table`.
 
     Example:
         >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\\n")

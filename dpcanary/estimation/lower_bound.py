@@ -11,6 +11,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
+from dpcanary.estimation.bound_in_words import BoundInWords
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.estimation_settings import GUESSED_SHARE, Conversion
 from dpcanary.estimation.families import Family, family_of
@@ -21,7 +22,7 @@ _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judg
 
 
 @dataclass(frozen=True)
-class EpsilonEstimate:
+class EpsilonEstimate(BoundInWords):
     """A lower bound on epsilon, with everything that it rests on.
 
     Attributes:

@@ -9,6 +9,7 @@ from scipy.special import ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
@@ -38,6 +39,9 @@ class ClaimTest:
     p_value: float
     num_simulations: int | None
     assumption: str = "the scores are independent; nothing is assumed of the adversary"
+
+    def __str__(self) -> str:
+        return f"p = {self.p_value:.2g} for the claim, if {self.assumption}"
 
 
 def assess_claim(
@@ -166,6 +170,10 @@ class ExpectedBound:
     low: float
     median: float
     high: float
+
+    def __str__(self) -> str:
+        spread = f"{rounded_down(self.low)} to {rounded_down(self.high)} in 90 % of audits"
+        return f"a bound of {rounded_down(self.mean)} on average, {spread}"
 
 
 def expected_bound(

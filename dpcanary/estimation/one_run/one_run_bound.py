@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.bound_in_words import BoundInWords
 from dpcanary.estimation.error_rates import checked_significance
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import Family, family_of
@@ -27,7 +28,7 @@ _PRECISION = 1e-6
 
 
 @dataclass(frozen=True)
-class OneRunEstimate:
+class OneRunEstimate(BoundInWords):
     """A lower bound on epsilon, with everything that it rests on.
 
     Attributes:

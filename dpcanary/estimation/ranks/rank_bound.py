@@ -12,6 +12,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.bound_in_words import BoundInWords
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import Family, direct_family, family_of
@@ -44,7 +45,7 @@ _LAW = (
 
 
 @dataclass(frozen=True)
-class RanksEstimate:
+class RanksEstimate(BoundInWords):
     """A lower bound on epsilon from ranks, with everything that it rests on.
 
     Attributes:
