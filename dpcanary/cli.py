@@ -15,6 +15,7 @@ from dpcanary.commands.run import init, run
 from dpcanary.commands.secrets import secrets
 from dpcanary.commands.statement import statement
 from dpcanary.core.installation import published_names
+from dpcanary.core.printing import wrapped
 from dpcanary.errors import explained
 
 app = typer.Typer(
@@ -79,4 +80,6 @@ def main() -> None:
     except Exception as error:
         if (text := explained(error)) is None:
             raise
-        sys.exit(f"error: {text}")
+        message = f"error: {text}"
+        # In a log, a message is one line, which a search finds.
+        sys.exit(wrapped(message) if sys.stderr.isatty() else message)

@@ -96,17 +96,14 @@ def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_each, [f"{letter}: {part}" for part, letter in letters.items()]
 
 
-def print_bounds(
+def bounds_in_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], conditions: Sequence[str]
-) -> None:
-    """Prints a table of bounds, and below it the condition under which each of them holds."""
+) -> str:
+    """A table of bounds, and below it the conditions under which each of them holds."""
     letters, meanings = lettered(conditions)
     lettered_rows = [(*row, own) for row, own in zip(rows, letters, strict=True)]
-    print_table((*header, "if these hold"), lettered_rows)
-    print()
-    for meaning in meanings:
-        print_text(meaning)
-    print()
+    table = table_lines((*header, "if"), lettered_rows)
+    return "\n".join([*table, "", *map(wrapped, meanings)])
 
 
 def each_alone(num_bounds: int) -> str:
@@ -122,13 +119,13 @@ def print_text(text: str) -> None:
 def wrapped(text: str, *, start: str = "") -> str:
     """A paragraph with line breaks, after `start`, as far as which all lines are indented."""
     return textwrap.fill(
-        text,
+        text.replace(" %", "\N{NO-BREAK SPACE}%"),
         WIDTH,
         initial_indent=start,
         subsequent_indent=" " * len(start),
         break_long_words=False,
         break_on_hyphens=False,
-    )
+    ).replace("\N{NO-BREAK SPACE}%", " %")
 
 
 def confidence_in_words(significance: float) -> str:
