@@ -4,15 +4,18 @@ import sys
 
 import typer
 
-from dpcanary.commands.account import account, calibrate, statement
+from dpcanary.commands.account import account
 from dpcanary.commands.audit import audit
+from dpcanary.commands.calibrate import calibrate
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
 from dpcanary.commands.results import crate, release, report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.commands.secrets import secrets
+from dpcanary.commands.statement import statement
 from dpcanary.core.installation import published_names
+from dpcanary.core.printing import wrapped
 from dpcanary.errors import explained
 
 app = typer.Typer(
@@ -77,4 +80,6 @@ def main() -> None:
     except Exception as error:
         if (text := explained(error)) is None:
             raise
-        sys.exit(f"error: {text}")
+        message = f"error: {text}"
+        # In a log, a message is one line, which a search finds.
+        sys.exit(wrapped(message) if sys.stderr.isatty() else message)

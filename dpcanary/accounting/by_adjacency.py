@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, log10
+from math import ceil, isnan, log10
 from typing import TYPE_CHECKING
 
 from dpcanary.accounting.epsilon import account_epsilon_curve, all_methods, with_fallback
 from dpcanary.accounting.mechanism import NUM_VALUES, AccountingMethod, Mechanism
-from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.printing import percent, percent_up
+from dpcanary.core.adjacency import ADJACENCIES, PROTECTS, Adjacency
+from dpcanary.core.printing import percent, percent_up, rounded_up
 from dpcanary.errors import AccountingError
 from dpcanary.version import VERSION
 
@@ -40,6 +40,15 @@ class EpsilonsByAdjacency:
     method: AccountingMethod
     mechanism: Mechanism | None = field(default=None, repr=False)
     phases: tuple["Phase", ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        epsilons = {name: getattr(self, name) for name in PROTECTS}
+        listed = [
+            f"{rounded_up(value)} ({ADJACENCIES[name]})"
+            for name, value in epsilons.items()
+            if not isnan(value)
+        ]
+        return f"at delta {self.delta:g}, epsilon is at most {', '.join(listed)}"
 
     def meaning(self, *, values: Sequence[int] = NUM_VALUES) -> "Meaning":
         """What these epsilons mean to a person: the largest success of any attack.

@@ -7,7 +7,7 @@ against an attacker who sees every intermediate model and knows all other record
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from scipy.special import expit, logit
 from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve
 from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
-from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.printing import percent, percent_up, table_lines, wrapped
 from dpcanary.errors import AccountingError, InputError
 
 if TYPE_CHECKING:
@@ -80,6 +81,62 @@ class Meaning:
             values: min(limit, self.substitute.guesses[values])
             for values, limit in self.add_remove.guesses.items()
         }
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        of_each = {
+            limits.adjacency.value: {
+                "true_positive_rates": limits.true_positive_rates,
+                "advantage": limits.advantage,
+                "guesses": limits.guesses,
+            }
+            for limits in (self.add_remove, self.substitute)
+        }
+        return {
+            **of_each,
+            "guesses": self.guesses,
+            "group_size": self.group_size,
+            "is_exact": self.is_exact,
+        }
+
+    def __str__(self) -> str:
+        first, second = self.add_remove, self.substitute
+        rows = [
+            (f"true positives at {percent(rate)} false ones", percent_up(power),
+             percent_up(second.true_positive_rates[rate]), percent(rate))
+            for rate, power in first.true_positive_rates.items()
+        ]  # fmt: skip
+        rows.append(
+            ("advantage (true - false positives)", percent_up(first.advantage),
+             percent_up(second.advantage), "0 %")
+        )  # fmt: skip
+        rows += [
+            (f"right guess of 1 of {count:,} values", percent_up(chance),
+             percent_up(second.guesses[count]), percent(1 / count))
+            for count, chance in first.guesses.items()
+        ]  # fmt: skip
+        group = f", for all {self.group_size} records of a person" if self.group_size > 1 else ""
+        by = "bounds on the trade-off curves"
+        if self.is_exact or self.by_epsilons:
+            by = "the exact trade-off curves" if self.is_exact else "the epsilons and delta alone"
+        names = (ADJACENCIES[limits.adjacency] for limits in (first, second))
+        guesses = ", ".join(
+            f"{percent_up(chance)} for {count:,} equally likely values"
+            for count, chance in self.guesses.items()
+        )
+        return "\n".join(
+            [
+                wrapped(f"What this means: the most that any attack achieves{group}, by {by}."),
+                "",
+                *table_lines(("at most", *names, "without the model"), rows),
+                "",
+                wrapped(
+                    "The training satisfies both adjacencies, so the smaller limit on a guess"
+                    f" holds: {guesses}."
+                ),
+            ]
+        )
 
 
 @dataclass(frozen=True)

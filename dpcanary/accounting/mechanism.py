@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import Choice, checked_count, checked_real
+from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.errors import AccountingError
 
 if TYPE_CHECKING:
@@ -123,6 +124,11 @@ class EpsilonBounds:
     lower: float
     estimate: float
     upper: float
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon is at most {rounded_up(self.upper)}, and at least {rounded_down(self.lower)}"
+        )
 
 
 @dataclass(frozen=True)

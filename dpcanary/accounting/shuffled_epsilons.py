@@ -1,7 +1,7 @@
 """The epsilons of shuffled batches: what is guaranteed, and what Poisson accounting claims."""
 
 from dataclasses import dataclass
-from math import nan
+from math import isfinite, nan
 
 from dpcanary.accounting.epsilon import (
     account_epsilon,
@@ -11,8 +11,16 @@ from dpcanary.accounting.epsilon import (
 )
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
-from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.adjacency import ADJACENCIES, PROTECTS, Adjacency
+from dpcanary.core.printing import rounded_up, table_lines
 from dpcanary.errors import AccountingError
+
+# With shuffled batches, zero-out and add/remove adjacency differ.
+_PROTECTS = {
+    Adjacency.ZERO_OUT: "Whether a record is in the data or replaced by an empty one.",
+    Adjacency.SUBSTITUTE: PROTECTS["substitute"],
+    Adjacency.ADD_REMOVE: "Whether a record is in the data at all, where batches have one size.",
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,19 @@ class ShuffledEpsilons:
     guaranteed: dict[Adjacency, float]
     claimed: dict[Adjacency, float]
     delta: float
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                ADJACENCIES[one],
+                rounded_up(self.guaranteed[one]),
+                rounded_up(self.claimed[one]) if isfinite(self.claimed[one]) else "-",
+                _PROTECTS[one],
+            )
+            for one in self.guaranteed
+        ]
+        header = ("adjacency", "guaranteed", "Poisson claims", "protects")
+        return "\n".join(table_lines(header, rows))
 
 
 def account_shuffled(

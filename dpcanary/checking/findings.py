@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import fill
 
 import pandas as pd
 
-_WIDTH = 88
+from dpcanary.core.printing import wrapped
+
 _INDENT = " " * 6
+_NOT_SEEN = "Not seen by this check:"
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,14 @@ class Finding:
         """As text, the names of all findings being as wide."""
         mark = ("note" if self.note else "ok  ") if self.judged else "----"
         mark = mark if self.holds else "FAIL"
-        found = [f"{mark}  {self.name:<{width}}  {self.measured}"]
+        found = [wrapped(self.measured, start=f"{mark}  {self.name:<{width}}  ")]
         if not self.holds:
             found += [
-                f"{_INDENT}expected: {self.expected}",
-                f"{_INDENT}meaning:  {self.meaning}",
+                wrapped(self.expected, start=f"{_INDENT}expected: "),
+                wrapped(self.meaning, start=f"{_INDENT}meaning:  "),
             ]
         if self.note:
-            found.append(fill(self.note, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT))
+            found.append(wrapped(self.note, start=_INDENT))
         return found
 
 
@@ -82,7 +83,9 @@ class CheckResult:
         """A row for each property."""
         return pd.DataFrame([vars(finding) for finding in self.findings])
 
-    def text(self, *, right: str, wrong: str, nothing: str, scope: str, not_seen: str) -> str:
+    def text(
+        self, *, right: str, wrong: str, nothing: str, scope: str, not_seen: Sequence[str]
+    ) -> str:
         """All findings, and below them a verdict and what it rests on.
 
         Args:
@@ -90,7 +93,7 @@ class CheckResult:
             wrong: what is said after the number of properties that do not hold.
             nothing: what is said if nothing speaks against the properties, because what the check
                 is for could not be measured.
-            scope: what was measured.
+            scope: what was measured; lines that begin with a hyphen are a list.
             not_seen: errors that pass all the same.
         """
         width = max(len(finding.name) for finding in self.findings)
@@ -99,10 +102,17 @@ class CheckResult:
         verdict = nothing if self.compares_nothing else right
         if failed:
             verdict = f"{failed} of {len(self.findings)} properties do not hold{wrong}"
-        return "\n".join([*lines, "", verdict, scope, "", not_seen])
+        listed = [wrapped(error, start="- ") for error in not_seen]
+        return "\n".join([*lines, "", _lines(verdict), _lines(scope), "", _NOT_SEEN, *listed])
 
     def raise_if_wrong(self, what: str) -> None:
         """Raises an AssertionError with the whole result, if a property does not hold."""
         __tracebackhide__ = True  # pytest then shows the test, and not this function
         if not self.passes:
             raise AssertionError(f"{what}\n\n{self}")
+
+
+def _lines(text: str) -> str:
+    """Lines of text, each wrapped; those of a list are indented."""
+    lines = [(line.removeprefix("- "), "- " * line.startswith("- ")) for line in text.split("\n")]
+    return "\n".join(wrapped(line, start=start) for line, start in lines)

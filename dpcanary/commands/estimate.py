@@ -1,30 +1,29 @@
 """`dpcanary estimate`: lower bounds from a file of scores."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.commands.training_options import Delta, Json, NumSteps, SampleRate
-from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
+    bounds_in_lines,
     confidence_in_words,
-    each_alone,
-    percent,
-    percent_down,
-    print_bounds,
-    print_json,
-    print_text,
+    print_answer,
     rounded_down,
+    table_lines,
+    wrapped,
 )
+from dpcanary.estimation.bound_in_words import bound_in_words, quotable
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import ThresholdRule, state_of_proof, threshold_rule_named
 
 if TYPE_CHECKING:
     from dpcanary.estimation.lower_bound import EpsilonEstimate
-    from dpcanary.estimation.success import ShownSuccess
     from dpcanary.scoring.world_scores import WorldScores
 
 # Of any file: `fixed` needs a threshold, the exact curves a mechanism, and `anytime` the order of
@@ -39,15 +38,29 @@ _INDEPENDENT = (
     "the scores are independent: one of each training, or of slots that do not influence each other"
 )
 
+ScoreColumn = Annotated[str, typer.Option(help="The column of scores.")]
+WorldColumn = Annotated[str, typer.Option(help="The column of worlds.")]
+World0 = Annotated[
+    str | None,
+    typer.Option(
+        help="Which of the two worlds has high scores, if they are not 0 and 1; or the array of"
+        " its scores."
+    ),
+]
+LowerIsWorld0 = Annotated[
+    bool, typer.Option("--lower-is-world0", help="Low scores stand for world 0, as losses do.")
+]
+
 
 def estimate(
     delta: Delta,
     scores: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Argument(
-            help="A .csv, .tsv or .parquet file with a column of scores and one of worlds; an .npz"
-            " file with the same as arrays, or with arrays world0_scores and world1_scores; or"
-            " scores/<audit>.npz of an experiment.",
+            help="A .csv, .tsv or .parquet table with a column of scores and one of worlds; an .npz"
+            " or .json file with the same as arrays, or with two arrays, such as member and"
+            " nonmember; scores/AUDIT.npz of an experiment; or the folder of one model of LiRA. Or"
+            " two files: the scores of world 0, and those of world 1.",
             show_default=False,
         ),
     ] = None,
@@ -71,15 +84,27 @@ def estimate(
     every: Annotated[
         bool, typer.Option("--all", help="All rules but `anytime`, and all conversions.")
     ] = False,
-    score_column: Annotated[str, typer.Option(help="The column of scores.")] = "score",
-    world_column: Annotated[str, typer.Option(help="The column of worlds.")] = "world",
-    world0: Annotated[
-        str | None,
-        typer.Option(help="Which of the two worlds has high scores, if they are not 0 and 1."),
+    score_column: ScoreColumn = "score",
+    world_column: WorldColumn = "world",
+    world0: World0 = None,
+    lower: LowerIsWorld0 = False,
+    adjacency: Annotated[
+        Adjacency | None,
+        typer.Option(
+            help="What the two worlds differ in, and so what the bound is about. By default"
+            " add_remove for members and others, and with --one-run; substitute for ranks, where"
+            " `single`, `count` and `bits` have all three.",
+            show_default=False,
+        ),
     ] = None,
-    lower: Annotated[
-        bool, typer.Option("--lower-is-world0", help="Low scores stand for world 0, as losses do.")
-    ] = False,
+    claimed_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--claimed-epsilon",
+            "--claim",
+            help="An epsilon, at this delta: also print the p-value of the claim that it holds.",
+        ),
+    ] = None,
     one_run: Annotated[
         bool,
         typer.Option(
@@ -123,21 +148,6 @@ def estimate(
             rich_help_panel=_OF_RANKS,
         ),
     ] = None,
-    adjacency: Annotated[
-        Adjacency,
-        typer.Option(
-            help="What the bound is under; for ranks, `single`, `count` and `bits` have all. For"
-            " scores, conversion `subsampled_gaussian` alone uses it.",
-            rich_help_panel="The training",
-        ),
-    ] = Adjacency.SUBSTITUTE,
-    claim: Annotated[
-        float | None,
-        typer.Option(
-            help="An epsilon, at this delta: also print the p-value of the claim that it holds.",
-            rich_help_panel=_OF_RANKS,
-        ),
-    ] = None,
     uniform: Annotated[
         bool,
         typer.Option(
@@ -159,13 +169,17 @@ def estimate(
     \b
     Examples:
       dpcanary estimate scores.csv --delta 1e-5 --plot scores.png
-      dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
-                        --world-column split --world0 member --one-run
+      dpcanary estimate members.npy others.npy --delta 1e-5 --claimed-epsilon 2
+      dpcanary estimate losses.csv --delta 1e-5 --score-column loss \\
+                        --lower-is-world0 --world-column split --world0 member \\
+                        --one-run
       dpcanary estimate --ranks ranks.csv --num-candidates 10000 --delta 1e-6
     """
-    if (scores is None) == (ranks is None):
+    if (not scores) == (ranks is None):
         raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
-    mechanism = _mechanism(conversion or [], adjacency, sample_rate, num_steps)
+    mechanism = _mechanism(
+        conversion or [], adjacency or Adjacency.SUBSTITUTE, sample_rate, num_steps
+    )
     if ranks is not None:
         from dpcanary.commands.ranks import RanksAsked, print_ranks
 
@@ -180,15 +194,17 @@ def estimate(
                 every=every,
                 list_sizes=tuple(list_size or (1,)),
                 num_guesses=num_guesses,
-                adjacency=adjacency,
+                adjacency=adjacency or Adjacency.SUBSTITUTE,
                 mechanism=mechanism,
-                claim=claim,
+                claim=claimed_epsilon,
             ),
             uniform=uniform,
             as_json=as_json,
         )
         return
-    assert scores is not None
+    assert scores
+    if len(scores) > 2:
+        raise typer.BadParameter(f"give one file or two, not {len(scores)}")
     if ThresholdRule.FIXED in (rule or ()):
         raise typer.BadParameter(
             "rule fixed needs a threshold that was chosen before the scores were seen, which this"
@@ -199,8 +215,10 @@ def estimate(
     from dpcanary.estimation.success import shown_success
     from dpcanary.scoring.world_scores import read_world_scores
 
-    found = read_world_scores(scores, score=score_column, world=world_column, world0=world0)
+    found = read_world_scores(*scores, score=score_column, world=world_column, world0=world0)
     found = found.swapped if lower else found
+    if adjacency is None and (found.of_membership or one_run):
+        adjacency = Adjacency.ADD_REMOVE
     default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
@@ -221,23 +239,46 @@ def estimate(
         from dpcanary.figures.overview_figure import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
-        save(draw_scores_of_worlds(found, bounds[0], name=scores.name), plot)
-    if as_json:
-        rows = [{**vars(one), "assumption": _assumption(one)} for one in bounds]
-        numbers = {"num_world0": len(found.world0), "num_world1": len(found.world1)}
-        print_json(
-            {
-                **numbers,
-                "bounds": rows,
-                "largest_without_assumption": ceiling,
-                "shown_success": vars(shown),
-                "hint": hint,
-            }
-        )
-        return
-    _print(scores, found, bounds, ceiling, hint, shown)
-    if plot:
-        print(f"\nFigure: {plot}")
+        save(draw_scores_of_worlds(found, bounds[0], name=scores[0].name), plot)
+    p_value = None
+    if claimed_epsilon is not None:
+        p_value = _p_value(found, bounds[0], claimed_epsilon)
+    print_answer(
+        {
+            "num_world0": len(found.world0),
+            "num_world1": len(found.world1),
+            "adjacency": adjacency,
+            "bounds": [{**vars(one), "assumption": _assumption(one)} for one in bounds],
+            "largest_without_assumption": ceiling,
+            "shown_success": vars(shown),
+            "claimed_epsilon": claimed_epsilon,
+            "p_value_of_claim": p_value,
+            "hint": hint,
+        },
+        "\n\n".join(
+            [
+                *_bounds_in_words(bounds, adjacency),
+                wrapped(_scores_in_words(scores, found, bounds[0], ceiling, adjacency)),
+                *(
+                    []
+                    if p_value is None
+                    else [_claim_in_words(bounds[0], claimed_epsilon, p_value)]
+                ),
+                *(
+                    [
+                        wrapped(
+                            f"Without any epsilon: {shown}; `dpcanary account` prints what no attack exceeds."
+                        )
+                    ]
+                    if shown.advantage > 0
+                    else []
+                ),
+                *([wrapped(f"Hint: {hint}")] if hint else []),
+                *([f"Figure: {plot}"] if plot else []),
+            ]
+        ),
+        as_json=as_json,
+    )
 
 
 def _mechanism(
@@ -315,47 +356,90 @@ def _assumption(bound: "EpsilonEstimate") -> str:
     return f"{bound.assumption}; {_INDEPENDENT}"
 
 
-def _print(
-    path: Path,
-    found: "WorldScores",
-    bounds: "list[EpsilonEstimate]",
-    ceiling: float,
-    hint: str,
-    shown: "ShownSuccess",
-) -> None:
-    first = bounds[0]
-    print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
-    print()
-    rows = [
-        (
-            bound.threshold_rule,
-            bound.conversion.value,
-            rounded_down(bound.epsilon_lower),
-            state_of_proof(bound.proof),
-        )
-        for bound in bounds
-    ]
-    header = ("rule", "conversion", "epsilon is at least", "proof")
-    print_bounds(header, rows, [*map(_assumption, bounds)])
-    print_text(
-        f"At delta {first.delta:g}. A valid bound exceeds the true epsilon with a probability of at"
-        f" most {first.significance:g}.{each_alone(len(bounds))} Without an assumption on the"
-        " mechanism (rule simultaneous, conversion direct), a perfect attack would show"
-        f" {rounded_down(ceiling)} from so many scores."
+def _p_value(found: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float) -> float:
+    """Of the claim that the training has this epsilon; of the bound's curves."""
+    from dpcanary.core.gdp import gdp_mu
+    from dpcanary.estimation.power import assess_claim, assess_claim_by_bounds
+
+    worlds: dict[str, Any] = {"world0_scores": found.world0, "world1_scores": found.world1}
+    claim: dict[str, Any] = {"epsilon": claimed_epsilon, "delta": bound.delta}
+    if threshold_rule_named(bound.threshold_rule).any_dependence:
+        choice = {"threshold_rule": bound.threshold_rule, "conversion": bound.conversion}
+        return assess_claim_by_bounds(**worlds, **claim, **choice).p_value
+    if bound.conversion is Conversion.GDP:
+        claim = {"mechanism": gdp_mu(**claim)}
+    return assess_claim(**worlds, **claim).p_value
+
+
+def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | None) -> Iterator[str]:
+    """What may be stated, and the table of all bounds."""
+    first, rows = (
+        bounds[0],
+        [
+            (
+                bound.threshold_rule,
+                bound.conversion.value,
+                rounded_down(bound.epsilon_lower),
+                state_of_proof(bound.proof),
+            )
+            for bound in bounds
+        ],
     )
-    if shown.advantage > 0:
-        rates = ", ".join(
-            f"{percent_down(power)} at {percent(rate)} false ones"
-            for rate, power in shown.true_positive_rates.items()
-            if power > rate
+    header = ("rule", "conversion", "epsilon is at least", "proof")
+    if len(bounds) == 1:
+        sentence = bound_in_words(
+            first.epsilon_lower,
+            delta=first.delta,
+            significance=first.significance,
+            assumption=_assumption(first),
+            is_valid=first.is_valid,
+            adjacency=adjacency,
         )
-        print()
-        print_text(
-            "Without any epsilon: an advantage (true less false positives) of at least"
-            f" {percent_down(shown.advantage)}{'; true positives: ' if rates else ''}{rates}."
-            f" These hold jointly with {confidence_in_words(shown.significance)} confidence, for"
-            " independent scores; `dpcanary account` prints what no attack exceeds."
+        yield wrapped(
+            quotable(sentence, epsilon_lower=first.epsilon_lower, is_valid=first.is_valid)
         )
-    if hint:
-        print()
-        print_text(f"Hint: {hint}")
+        yield "\n".join(table_lines(header, rows))
+        return
+    under = f" under {ADJACENCIES[adjacency]} adjacency" if adjacency else ""
+    yield wrapped(
+        f"You may state one of these bounds on epsilon{under} at delta {first.delta:g}, with"
+        f" {confidence_in_words(first.significance)} confidence and its conditions, if you chose"
+        " it before you saw them."
+    )
+    yield bounds_in_lines(header, rows, [*map(_assumption, bounds)])
+
+
+def _scores_in_words(
+    paths: Sequence[Path],
+    found: "WorldScores",
+    bound: "EpsilonEstimate",
+    ceiling: float,
+    adjacency: Adjacency | None,
+) -> str:
+    """What was read, and what so many scores can show."""
+    name0, name1 = (f" ({name})" for name in found.names) if found.names else ("", "")
+    about = (
+        ""
+        if adjacency
+        else " Epsilon is that of the adjacency in which the two worlds differ: --adjacency"
+        " names it."
+    )
+    return (
+        f"{paths[0]}: {len(found.world0):,} scores of world 0{name0}, {len(found.world1):,} of"
+        f" world 1{name1}.{about} Without an assumption on the mechanism (rule simultaneous,"
+        f" conversion direct), a perfect attack would show {rounded_down(ceiling)} from so many"
+        " scores."
+    )
+
+
+def _claim_in_words(bound: "EpsilonEstimate", claimed_epsilon: float, p_value: float) -> str:
+    verdict = (
+        "the scores contradict it"
+        if p_value < bound.significance
+        else "the scores do not contradict it, which is no evidence for it"
+    )
+    return wrapped(
+        f"The claim that epsilon is at most {claimed_epsilon:g} at delta {bound.delta:g} has the"
+        f" p-value {p_value:.2g}: {verdict} (conversion {bound.conversion}, the conditions of the"
+        " bound)."
+    )

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpcanary.commands.estimate import LowerIsWorld0, ScoreColumn, World0, WorldColumn
 from dpcanary.commands.training_options import (
     BatchSize,
     Epochs,
@@ -16,8 +17,20 @@ from dpcanary.commands.training_options import (
     mechanism_of,
 )
 from dpcanary.core.argument_checks import checked_count, checked_real
-from dpcanary.core.printing import number, print_json, print_table, print_text, rounded_up
+from dpcanary.core.printing import (
+    number,
+    print_answer,
+    print_json,
+    print_table,
+    print_text,
+    rounded_up,
+    table_lines,
+    wrapped,
+)
 from dpcanary.errors import InputError
+
+if TYPE_CHECKING:
+    from dpcanary.scoring.world_scores import WorldScores
 
 _POWERS = (0.5, 0.8, 0.95)
 
@@ -50,6 +63,18 @@ def plan(
     seconds_per_run: Annotated[
         float | None, typer.Option(help="Of one training, to print the time of all.")
     ] = None,
+    pilot: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="In place of a training: a file of scores of a few runs, as `estimate` takes it."
+            " Says how many new runs show more than --exceed, if they are like these.",
+        ),
+    ] = None,
+    score_column: ScoreColumn = "score",
+    world_column: WorldColumn = "world",
+    world0: World0 = None,
+    lower: LowerIsWorld0 = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -68,13 +93,29 @@ def plan(
     Examples:
       dpcanary plan --sample-rate 1 --num-steps 500 --noise-multiplier 22.37 --delta 1e-5 \\
                     --num-runs 1000 --seconds-per-run 30
+      dpcanary plan --from pilot.csv --exceed 4 --delta 1e-5
       dpcanary plan --config results/my/audit.yaml
     """
     if config is not None:
         _plan_config(config, as_json=as_json)
         return
+    if pilot is not None:
+        if exceed is None or delta is None:
+            raise typer.BadParameter("--from: give --exceed and --delta")
+        from dpcanary.scoring.world_scores import read_world_scores
+
+        scores = read_world_scores(pilot, score=score_column, world=world_column, world0=world0)
+        _plan_from(
+            scores.swapped if lower else scores,
+            name=pilot,
+            exceed=exceed,
+            delta=delta,
+            significance=significance,
+            as_json=as_json,
+        )
+        return
     if noise_multiplier is None or delta is None:
-        raise typer.BadParameter("give --noise-multiplier and --delta, or --config")
+        raise typer.BadParameter("give --noise-multiplier and --delta, or --from, or --config")
     _check(significance, num_runs or [], seconds_per_run)
     mechanism = mechanism_of(
         sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
@@ -153,6 +194,50 @@ def _check(significance: float, num_runs: Sequence[int], seconds_per_run: float 
         checked_count("num_runs", count, least=4)
     if seconds_per_run is not None:
         checked_real("seconds_per_run", seconds_per_run)
+
+
+def _plan_from(
+    scores: "WorldScores",
+    *,
+    name: Path,
+    exceed: float,
+    delta: float,
+    significance: float,
+    as_json: bool,
+) -> None:
+    """The new runs that a pilot suggests."""
+    from dpcanary.estimation.pilot import runs_after_pilot
+
+    power, count = _POWERS[1], len(scores.world0) + len(scores.world1)
+    found = runs_after_pilot(
+        world0_scores=scores.world0,
+        world1_scores=scores.world1,
+        exceed=exceed,
+        delta=delta,
+        power=power,
+        significance=significance,
+    )
+    rows = [
+        (attack, f"{mu:.2f}", number(epsilon), "none is enough" if runs is None else f"{runs:,}")
+        for attack, mu, epsilon, runs in zip(
+            ("weaker (5 % limit)", "as the pilot's", "stronger (95 % limit)"),
+            found.mu, found.epsilon, found.runs, strict=True,
+        )
+    ]  # fmt: skip
+    header = ("if the attack is", "its mu", "it can show", f"new runs for {power:.0%}")
+    notes = (
+        f"{name}: a pilot of {count:,} runs. New runs that show more than {exceed:g} at delta"
+        f" {delta:g} in {power:.0%} of audits, half of them in each world:",
+        "The limits are a 90 % bootstrap interval of the pilot's AUC. All holds for new runs like"
+        " these, with the default rule, if the trade-off curve is Gaussian. Leave the pilot out of"
+        " the bound: its scores chose the number of runs. Or estimate all runs by rule `anytime`,"
+        " which allows it and needs more.",
+    )
+    print_answer(
+        {"num_pilot": count, "exceed": exceed, "power": power, **vars(found)},
+        "\n\n".join([wrapped(notes[0]), "\n".join(table_lines(header, rows)), wrapped(notes[1])]),
+        as_json=as_json,
+    )
 
 
 def _plan_config(path: Path, *, as_json: bool) -> None:

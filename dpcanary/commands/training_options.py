@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
 from dpcanary.accounting.shuffled_mechanism import (
     ShuffledMechanism,
     batches_of_pass,
@@ -23,6 +23,7 @@ from dpcanary.experiment.audit_config import Audit
 
 if TYPE_CHECKING:  # it loads slowly
     from dpcanary.accounting.phases import Phase
+    from dpcanary.accounting.shuffled_epsilons import ShuffledEpsilons
 
 _TRAINING = "The training"
 
@@ -202,6 +203,29 @@ def shuffled_mechanism_of(
         noise_multiplier=noise_multiplier,
     )
     return mechanism, rate
+
+
+def values_of(given: list[int] | None) -> tuple[int, ...]:
+    """The numbers of values that a secret may have, each once, in rising order."""
+    return tuple(sorted({*(given or NUM_VALUES)}))
+
+
+def shuffled_in_json(
+    mechanism: ShuffledMechanism, rate: float, epsilons: "ShuffledEpsilons"
+) -> dict[str, Any]:
+    """A training on shuffled records and its epsilons, as commands print them for programs."""
+    return {
+        "sampling": "shuffled",
+        "batches_per_pass": mechanism.batches_per_pass,
+        "sample_rate": rate,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "num_steps": mechanism.num_steps,
+        "num_passes": mechanism.num_passes,
+        "delta": epsilons.delta,
+        "epsilon": epsilons.guaranteed,
+        "epsilon_claimed_by_poisson": epsilons.claimed,
+        "method": "closed_form",
+    }
 
 
 def refuse_drop_last(drop_last: bool) -> None:

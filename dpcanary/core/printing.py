@@ -4,12 +4,20 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from math import ceil, floor
 from string import ascii_lowercase
 from typing import Any
 
-_WIDTH = 88
+WIDTH = 80  # characters: terminals have at least so many
+
+
+def print_answer(values: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Prints what a command answers: the values for a program, or a text for a person."""
+    if as_json:
+        print_json(values)
+    else:
+        print(text)
 
 
 def print_json(values: Mapping[str, Any]) -> None:
@@ -28,23 +36,48 @@ def _plain(value: Any) -> Any:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns. The last one is wrapped; the others are as wide as their texts."""
+    """Prints columns, which are wrapped where they do not fit side by side."""
     print("\n".join(table_lines(header, rows)))
 
 
-def table_lines(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = _WIDTH
-) -> list[str]:
-    """The lines of such a table."""
-    printed = []
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)][:-1]
-    start = sum(widths) + 3 * len(widths)
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    r"""Format a table as lines of text; see `print_table`.
+
+    Example:
+        >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\\n")
+        a   b
+        x   yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy
+            zzzzzzzzzzzzzzzzzzzz
+    """
+    columns = [*zip(header, *rows, strict=True)]
+    for gap in (3, 2, 1):
+        widths = _widths(columns, WIDTH - gap * (len(columns) - 1))
+        if sum(widths) + gap * (len(columns) - 1) <= WIDTH:
+            break
+    lines = []
     for row in (header, *rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines = textwrap.wrap(row[-1], max(24, width - start)) or [""]
-        printed.append("   ".join([*cells, lines[0]]).rstrip())
-        printed += [" " * start + line for line in lines[1:]]
-    return printed
+        cells = [_cell_lines(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = [part.ljust(width) for part, width in zip(parts, widths, strict=True)]
+            lines.append((" " * gap).join(padded).rstrip())
+    return lines
+
+
+def _cell_lines(cell: str, width: int) -> list[str]:
+    """The lines of a cell; an indented cell stays so."""
+    indent = cell[: len(cell) - len(cell.lstrip())]
+    return textwrap.wrap(cell, width, subsequent_indent=indent, break_long_words=False) or [""]
+
+
+def _widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
+    """The widths of columns: the widest shrink, to their longest words at the least."""
+    widths = [max(map(len, column)) for column in columns]
+    least = [max(len(line) for cell in column for line in _cell_lines(cell, 1))
+             for column in columns]  # fmt: skip
+    while sum(widths) > most and widths != least:
+        _, widest = max((w, i) for i, w in enumerate(widths) if w > least[i])
+        widths[widest] -= 1
+    return widths
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -63,17 +96,14 @@ def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_each, [f"{letter}: {part}" for part, letter in letters.items()]
 
 
-def print_bounds(
+def bounds_in_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], conditions: Sequence[str]
-) -> None:
-    """Prints a table of bounds, and below it the condition under which each of them holds."""
+) -> str:
+    """A table of bounds, and below it the conditions under which each of them holds."""
     letters, meanings = lettered(conditions)
     lettered_rows = [(*row, own) for row, own in zip(rows, letters, strict=True)]
-    print_table((*header, "if these hold"), lettered_rows)
-    print()
-    for meaning in meanings:
-        print_text(meaning)
-    print()
+    table = table_lines((*header, "if"), lettered_rows)
+    return "\n".join([*table, "", *map(wrapped, meanings)])
 
 
 def each_alone(num_bounds: int) -> str:
@@ -86,9 +116,16 @@ def print_text(text: str) -> None:
     print(wrapped(text))
 
 
-def wrapped(text: str) -> str:
-    """A paragraph with line breaks."""
-    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, *, start: str = "") -> str:
+    """A paragraph with line breaks, after `start`, as far as which all lines are indented."""
+    return textwrap.fill(
+        text.replace(" %", "\N{NO-BREAK SPACE}%"),
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).replace("\N{NO-BREAK SPACE}%", " %")
 
 
 def confidence_in_words(significance: float) -> str:

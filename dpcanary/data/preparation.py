@@ -185,7 +185,7 @@ class Look:
             if above[:2] == below[:2]:
                 below[:2] = "", ""
         left = len(rows) - _MOST_LINES
-        return [*table_lines(_HEADER, cells, width=_WIDTH), *[f"and {left} more"] * (left > 0)]
+        return [*table_lines(_HEADER, cells), *[f"and {left} more"] * (left > 0)]
 
     def refusal(self, *, prepared: bool) -> InputError:
         """The error that says all that is in the way of a table, as it is or `prepared`."""

@@ -12,15 +12,15 @@ from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import InputError
 
 # The simultaneous level can be computed down to half of this.
-_LEAST_SIGNIFICANCE = 2e-9
+LEAST_SIGNIFICANCE = 2e-9
 
 
 def checked_significance(significance: float) -> float:
     """The significance as a float, or an `InputError` if it is not a number in [2e-9, 0.5]."""
     # A bound that fails more often than it holds is no bound.
     value = checked_real("significance", significance, most=0.5, most_included=True)
-    if value < _LEAST_SIGNIFICANCE:
-        raise InputError(f"significance is {value}; it must be at least {_LEAST_SIGNIFICANCE:g}")
+    if value < LEAST_SIGNIFICANCE:
+        raise InputError(f"significance is {value}; it must be at least {LEAST_SIGNIFICANCE:g}")
     return value
 
 

@@ -1,6 +1,7 @@
 """What an audit can show, before anything is trained."""
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, sqrt
 
 import numpy as np
@@ -9,11 +10,17 @@ from scipy.special import ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
-from dpcanary.estimation.error_rates import checked_scores, checked_significance
+from dpcanary.estimation.error_rates import (
+    LEAST_SIGNIFICANCE,
+    checked_scores,
+    checked_significance,
+)
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, family_of
+from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, direct_family, family_of
+from dpcanary.estimation.lower_bound import estimate_epsilon
 from dpcanary.estimation.null_distributions.null_tables import calibrated_bound
 from dpcanary.estimation.null_distributions.statistics import (
     curve_of,
@@ -39,12 +46,17 @@ class ClaimTest:
     num_simulations: int | None
     assumption: str = "the scores are independent; nothing is assumed of the adversary"
 
+    def __str__(self) -> str:
+        return f"p = {self.p_value:.2g} for the claim, if {self.assumption}"
+
 
 def assess_claim(
     *,
     world0_scores: ArrayLike,
     world1_scores: ArrayLike,
-    mechanism: Mechanism | float,
+    mechanism: Mechanism | float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
     num_simulations: int = 9_999,
     seed: int = 0,
 ) -> ClaimTest:
@@ -62,13 +74,15 @@ def assess_claim(
     Args:
         world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.
         world1_scores: shape (n1,).
-        mechanism: the accounted mechanism, or mu of Gaussian differential privacy.
+        mechanism: the accounted mechanism, or mu of Gaussian differential privacy. Or give:
+        epsilon: the claimed epsilon, which is tested without an assumption on the mechanism, and
+        delta: its delta.
         num_simulations: audits to simulate. A second at 1,000 scores per world.
         seed: of the simulation. The p-value is valid over the scores and the simulation together;
             give another seed to each of several claims.
 
     Raises:
-        InputError: if a score is NaN or an argument is out of range.
+        InputError: if a score is NaN or an argument is out of range, or unless one claim is given.
         AccountingError: if the mechanism's curve cannot be computed.
 
     Example:
@@ -86,17 +100,70 @@ def assess_claim(
     scores0 = checked_scores("world0_scores", world0_scores)
     scores1 = checked_scores("world1_scores", world1_scores)
     num_simulations = checked_count("num_simulations", num_simulations, least=99)
+    if (mechanism is None) == (epsilon is None) or (epsilon is None) != (delta is None):
+        raise InputError("give the claim as mechanism, or as epsilon and delta")
+    if mechanism is not None:
+        curve = curve_of(mechanism)
+    else:
+        family = direct_family(checked_real("delta", delta, most=1.0))
+        claimed = checked_real("epsilon", epsilon, zero_included=True)
+        curve = family.curves(np.array([claimed]))[0]
     sizes = len(scores0), len(scores1)
     # The significance sets the strictness of the scan, not the level of the test.
     terms = scan_terms(family=GDP, sizes=sizes, significance=0.05)
     simulated = pair_statistics(
-        curve=curve_of(mechanism), sizes=sizes, terms=terms, num_samples=num_simulations, seed=seed
+        curve=curve, sizes=sizes, terms=terms, num_samples=num_simulations, seed=seed
     )
     observed = observed_statistics(scores0, scores1, terms)
     pool = np.concatenate([observed[:, None], simulated], axis=1)[[STRICT_SCAN, AUC]]
     # For each audit: how many of all audits are at least as extreme, by its rarer statistic.
     rarest = np.min([_num_at_least(values) for values in pool], axis=0)
     return ClaimTest(float(np.mean(rarest <= rarest[0])), num_simulations)
+
+
+def assess_claim_by_bounds(
+    *,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
+    epsilon: float,
+    delta: float,
+    threshold_rule: ThresholdRule | str,
+    conversion: Conversion | str,
+) -> ClaimTest:
+    """A p-value for a claimed epsilon: the least significance at which a bound exceeds it.
+
+    For rules whose bounds hold for any dependence between the scores, which `assess_claim` does
+    not. Significances from 2e-9 to 0.5 are searched; the p-value is rounded up by up to 1 %.
+
+    Args:
+        world0_scores: shape (n0,). Higher means world 0 is likelier.
+        world1_scores: shape (n1,).
+        epsilon: the claimed epsilon.
+        delta: its delta.
+        threshold_rule: whose bounds do not fall as the significance rises, such as `mahloujifar`.
+        conversion: see `Conversion`.
+
+    Raises:
+        InputError: as `estimate_epsilon`.
+    """
+    epsilon = checked_real("epsilon", epsilon, zero_included=True)
+    low, high = LEAST_SIGNIFICANCE, 0.5
+    bound = partial(
+        estimate_epsilon,
+        world0_scores=world0_scores,
+        world1_scores=world1_scores,
+        delta=delta,
+        threshold_rule=threshold_rule,
+        conversion=conversion,
+    )
+    largest = bound(significance=high)
+    if largest.epsilon_lower <= epsilon:
+        return ClaimTest(1.0, None, largest.assumption)
+    while high > 1.01 * low:
+        middle = sqrt(low * high)
+        exceeds = bound(significance=middle).epsilon_lower > epsilon
+        low, high = (low, middle) if exceeds else (middle, high)
+    return ClaimTest(high, None, largest.assumption)
 
 
 def assess_claim_anytime(
@@ -166,6 +233,10 @@ class ExpectedBound:
     low: float
     median: float
     high: float
+
+    def __str__(self) -> str:
+        spread = f"{rounded_down(self.low)} to {rounded_down(self.high)} in 90 % of audits"
+        return f"a bound of {rounded_down(self.mean)} on average, {spread}"
 
 
 def expected_bound(

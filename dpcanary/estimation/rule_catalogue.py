@@ -11,6 +11,7 @@ from typing import Any
 from dpcanary.core.argument_checks import Choice
 from dpcanary.core.plugins import function_named, load_plugin, registered
 from dpcanary.errors import InputError, suggestion
+from dpcanary.estimation.bound_in_words import BoundInWords
 from dpcanary.estimation.estimation_settings import Conversion
 
 GROUP = "dpcanary.threshold_rules"
@@ -102,7 +103,7 @@ def state_of_proof(proof: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowerBound:
+class LowerBound(BoundInWords):
     """What every lower bound on epsilon says of itself.
 
     Attributes:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcanary.core.argument_checks import checked_real
+from dpcanary.core.printing import confidence_in_words, percent, percent_down
 from dpcanary.estimation.error_rates import (
     checked_scores,
     checked_significance,
@@ -36,6 +37,20 @@ class ShownSuccess:
     advantage: float
     guess: float
     significance: float
+
+    def __str__(self) -> str:
+        rates = ", ".join(
+            f"{percent_down(power)} at {percent(rate)} false ones"
+            for rate, power in self.true_positive_rates.items()
+            if power > rate
+        )
+        positives = f"; true positives: {rates}" if rates else ""
+        confidence = confidence_in_words(self.significance)
+        return (
+            "an advantage (true less false positives) of at least"
+            f" {percent_down(self.advantage)}{positives}. These hold jointly with {confidence}"
+            " confidence, for independent scores"
+        )
 
 
 def shown_success(

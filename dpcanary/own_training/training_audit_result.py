@@ -16,7 +16,7 @@ from dpcanary.accounting.of_opacus import guaranteed_in_passes, without_poisson_
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.optional_packages import require
-from dpcanary.core.printing import confidence_in_words, rounded_down, rounded_up
+from dpcanary.core.printing import confidence_in_words, rounded_down, rounded_up, wrapped
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.hints import hint_of_zero
 from dpcanary.estimation.lower_bound import EpsilonEstimate
@@ -252,7 +252,7 @@ class OwnAudit:
             f"if this holds: {bound.assumption}",
             f"proof of the rule: {state_of_proof(bound.proof)}",
         ]
-        return "\n".join([*lines, *self._accounted_lines(), *self._hint_lines()])
+        return "\n".join(map(wrapped, [*lines, *self._accounted_lines(), *self._hint_lines()]))
 
     def _hint_lines(self) -> list[str]:
         return [f"hint: {self.hint}"] if self.hint else []

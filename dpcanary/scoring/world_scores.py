@@ -1,6 +1,9 @@
 """Scores of two worlds from files, also from other people's audits."""
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,87 +11,152 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpcanary.core.files import read_npz
+from dpcanary.core.files import read_npz, reading
 from dpcanary.core.optional_packages import is_installed
 from dpcanary.errors import InputError, suggestion
 from dpcanary.scoring.score_file import read_scores
 
-_TABLES = {
-    ".csv": lambda path: pd.read_csv(path),
-    ".tsv": lambda path: pd.read_csv(path, sep="\t"),
-    ".parquet": lambda path: _read_parquet(path),
+Columns = Mapping[str, NDArray[Any]]
+
+_READ = {
+    ".npz": lambda path: read_npz(path),
+    ".npy": lambda path: _read_npy(path),
+    ".json": lambda path: _read_json(path),
+    ".csv": lambda path: _of_table(path, pd.read_csv(path)),
+    ".tsv": lambda path: _of_table(path, pd.read_csv(path, sep="\t")),
+    ".parquet": lambda path: _of_table(path, _read_parquet(path)),
 }
-_TWO = ("world0_scores", "world1_scores")
-SUFFIXES = (".npz", *_TABLES)
+# Pairs of arrays that hold the scores of world 0 and of world 1, without "scores" and the like in
+# their names. All but the first are of records in the training data and of others: those of
+# PrivacyGuard are called train and test, those of jax_privacy in_canary and out_canary.
+_PAIRS = {
+    "world0": "world1",
+    "member": "nonmember",
+    "in": "out",
+    "train": "test",
+    "incanary": "outcanary",
+}
+# A column that is 1 for records in the training data; LiRA calls it keep.
+_MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
+_LIRA = "keep.npy"
 
 
 @dataclass(frozen=True)
 class WorldScores:
     """The scores of an audit by world, shape (n0,) and (n1,); higher: world 0 is likelier.
 
-    One run gives `num_slots` scores: 1 unless the file says otherwise.
+    Attributes:
+        world0: scores of world 0.
+        world1: scores of world 1.
+        num_slots: scores that one run gives: 1 unless the file says otherwise.
+        names: what the file calls the worlds, if neither 0 and 1 nor world0 and world1.
+        of_membership: whether world 0 is known to be "the record is in the training data".
     """
 
     world0: NDArray[np.float64]
     world1: NDArray[np.float64]
     num_slots: int = 1
+    names: tuple[str, str] | None = None
+    of_membership: bool = False
 
     @property
     def swapped(self) -> "WorldScores":
         """The same where lower scores stand for world 0."""
-        return WorldScores(-self.world0, -self.world1, self.num_slots)
+        return replace(self, world0=-self.world0, world1=-self.world1)
 
 
 def read_world_scores(
-    path: Path, *, score: str = "score", world: str = "world", world0: str | None = None
+    path: Path,
+    other: Path | None = None,
+    *,
+    score: str = "score",
+    world: str = "world",
+    world0: str | None = None,
 ) -> WorldScores:
-    """Reads scores from a .csv, .tsv, .parquet or .npz file.
+    """Reads scores from .csv, .tsv, .parquet, .json, .npz or .npy files.
 
-    A table has a row for each score, with a column of scores and one of worlds. An .npz file has
-    the same as two arrays, or arrays `world0_scores` and `world1_scores`; or it is a score file of
-    dpcanary, of which the last step of the first repeat is taken. Worlds are 0 and 1, or two labels
-    of which `world0` names one.
+    A table has a row for each score, with a column of scores and one of worlds. An .npz or .json
+    file has the same as two arrays, or an array for each world; or it is a score file of dpcanary,
+    of which the last step of the first repeat is taken. Worlds are 0 and 1, or two labels of which
+    `world0` names one. A column of membership, such as `member`, is 1 in world 0.
+
+    A folder is that of one model of LiRA (Carlini et al., 2022; tensorflow/privacy,
+    research/mi_lira_2021): `keep.npy`, and the last file of `scores/`, or `scores.npy`. The scores
+    of a record's augmentations are averaged.
 
     Args:
-        path: the file.
+        path: the file, or the folder.
+        other: a file with the scores of world 1, if those of world 0 are in `path`; or with the
+            membership of each score of `path`, as truth values.
         score: the column or array of scores.
         world: that of worlds.
-        world0: the label of world 0, in which high scores are expected, such as `member`.
+        world0: the label of world 0, in which high scores are expected, such as `member`; or the
+            array of its scores, if the file has two.
 
     Raises:
-        InputError: if the file or a column is missing, or holds something else.
+        InputError: if a file or a column is missing, or holds something else.
     """
+    if path.is_dir():
+        return _of_lira(path)
     columns = columns_of_file(path)
+    if other is not None:
+        return _of_two_files(path, columns, other, score)
     if "header" in columns and path.suffix == ".npz":
         scored = read_scores(path)
         return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
-    if {*_TWO} <= {*columns} and path.suffix == ".npz":
-        first, second = (_scores(path, name, columns[name]) for name in _TWO)
-        return WorldScores(first, second)
+    if pair := _pair(path, columns, score=score, world0=world0):
+        first, second = (_scores(path, name, columns[name]) for name in pair)
+        is_plain = _plain(pair[0]) == "world0"
+        names = None if is_plain else pair
+        return WorldScores(first, second, names=names, of_membership=_is_known(*pair))
+    if world not in columns and world == "world":
+        world = next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
     for name in (score, world):
         if name not in columns:
             raise InputError(f"{path} has no {name!r}; {suggestion(name, columns)}")
     scores = _scores(path, score, columns[score])
     if len(columns[world]) != len(scores):
         raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")
-    is_world0 = _is_world0(path, world, columns[world], world0)
-    return WorldScores(scores[is_world0], scores[~is_world0])
+    labels = _labels(columns[world], world0)
+    of_membership = _plain(world) in _MEMBERSHIP and {*labels} == {"0", "1"}
+    if of_membership and world0 is None:
+        world0 = "1"
+    is_world0 = _is_world0(path, world, labels, world0)
+    names = None
+    if world0 is not None:
+        [name1] = {*labels} - {world0}
+        names = (f"{world} {world0}", f"{world} {name1}")
+    return WorldScores(
+        scores[is_world0],
+        scores[~is_world0],
+        names=names,
+        of_membership=of_membership and world0 == "1",
+    )
 
 
-def columns_of_file(path: Path) -> dict[str, NDArray[Any]]:
-    """The columns of a .csv, .tsv or .parquet file, or the arrays of an .npz file, by name.
+def columns_of_file(path: Path) -> Columns:
+    """The columns of a table, or the arrays of another file, by name.
 
     Raises:
-        InputError: if the file is missing, or is not of this kind.
+        InputError: if the file is missing, or is not of a known kind.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file of scores in it")
-    if path.suffix not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
+    if path.suffix not in _READ:
+        known = ", ".join(_READ)
         raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
     if not path.is_file():
         raise InputError(f"{path} does not exist")
-    return _columns(path)
+    try:
+        return _READ[path.suffix](path)
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not in UTF-8, from byte {error.start} on: save it with this encoding"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from None
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -100,22 +168,118 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
-def _columns(path: Path) -> dict[str, NDArray[Any]]:
-    if path.suffix == ".npz":
-        return read_npz(path)
-    try:
-        table = _TABLES[path.suffix](path)
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not in UTF-8, from byte {error.start} on: save it with this encoding"
-        ) from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a table: {error}") from None
+def _of_table(path: Path, table: pd.DataFrame) -> Columns:
     if table.empty:
         raise InputError(f"{path} has no rows")
     return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _read_npy(path: Path) -> Columns:
+    """One array, called as the file; or the fields of a structured one."""
+    with reading(path, what="is not an array of numbers", remedy="save it by numpy.save"):
+        array = np.load(path, allow_pickle=False)
+    names = array.dtype.names
+    return {path.stem: array} if names is None else {name: array[name] for name in names}
+
+
+def _read_json(path: Path) -> Columns:
+    """A list of objects, one for each score; or an object of lists."""
+    with reading(path, what="is not JSON", remedy="give lists of numbers by name"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, list) and content and all(isinstance(one, dict) for one in content):
+        return _of_table(path, pd.DataFrame(content))
+    if isinstance(content, dict) and all(isinstance(one, list) for one in content.values()):
+        return {name: np.asarray(values) for name, values in content.items()}
+    raise InputError(
+        f"{path} must hold an object with lists of scores, as"
+        ' {"member": [...], "nonmember": [...]}, or a list of objects'
+    )
+
+
+def _plain(name: str) -> str:
+    """The name of an array without "scores" and the like."""
+    return re.sub(r"scores?|[\W_]", "", name.lower()).removesuffix("s")
+
+
+def _is_known(first: str, second: str) -> bool:
+    """Whether these are arrays of members and of others."""
+    return _plain(first) != "world0" and _PAIRS.get(_plain(first)) == _plain(second)
+
+
+def _pair(
+    path: Path, columns: Columns, *, score: str, world0: str | None
+) -> tuple[str, str] | None:
+    """The arrays of world 0 and world 1; None if the file has a column of scores.
+
+    Raises:
+        InputError: if there are two arrays, of which nothing says which is that of world 0.
+    """
+    if score in columns:
+        return None
+    if world0 in columns and len(columns) == 2:
+        [second] = {*columns} - {world0}
+        return world0, second
+    plain = {_plain(name): name for name in columns}
+    for first, second in _PAIRS.items():
+        if first in plain and second in plain:
+            return plain[first], plain[second]
+    if len(columns) == 2 and path.suffix in (".npz", ".json"):
+        first, second = columns
+        raise InputError(
+            f"{path} holds {first} and {second}: if these are the scores of two worlds, which is"
+            " world 0, in which high scores are expected (as members have)? Say it by world0"
+            f" (option --world0 {first} or --world0 {second})"
+        )
+    return None
+
+
+def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> WorldScores:
+    """Scores of world 0 and of world 1; or all scores, and whether each is of a member."""
+    first = _only(path, columns, score)
+    second = _only(other, columns_of_file(other), score)
+    if second.dtype == np.bool_:
+        return _of_members(path, first, second)
+    return WorldScores(
+        _scores(path, "score", first),
+        _scores(other, "score", second),
+        names=(path.name, other.name),
+        of_membership=_is_known(path.stem, other.stem),
+    )
+
+
+def _only(path: Path, columns: Columns, score: str) -> NDArray[Any]:
+    if score in columns:
+        return columns[score]
+    if len(columns) > 1:
+        raise InputError(f"{path} has no {score!r}; {suggestion(score, columns)}")
+    return next(iter(columns.values()))
+
+
+def _of_lira(folder: Path) -> WorldScores:
+    if not (folder / _LIRA).is_file():
+        raise InputError(
+            f"{folder} is a folder: name a file of scores in it; or the folder of one model of"
+            f" LiRA, which holds {_LIRA} and scores/"
+        )
+    files = [*sorted((folder / "scores").glob("*.npy")), folder / "scores.npy"]
+    there = [path for path in files if path.is_file()]
+    if not there:
+        raise InputError(f"{folder} has {_LIRA}, but no scores.npy, and no file in scores/")
+    path = there[-1]
+    [scores] = columns_of_file(path).values()
+    [keep] = columns_of_file(folder / _LIRA).values()
+    return _of_members(path, scores, keep[: len(scores)].astype(bool))
+
+
+def _of_members(path: Path, scores: NDArray[Any], is_member: NDArray[np.bool_]) -> WorldScores:
+    """Scores of shape (n,) or (n, augmentations), and which of them are of members."""
+    if scores.ndim == 2:
+        scores = scores.mean(axis=1)
+    scores = _scores(path, "score", scores)
+    if is_member.shape != scores.shape:
+        raise InputError(f"{path}: {len(scores)} scores, and {is_member.size} truth values")
+    names = ("member", "nonmember")
+    return WorldScores(scores[is_member], scores[~is_member], names=names, of_membership=True)
 
 
 def _no_number(values: NDArray[Any]) -> str:
@@ -140,17 +304,21 @@ def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     return scores
 
 
-def _is_world0(path: Path, name: str, values: NDArray[Any], label: str | None) -> NDArray[np.bool_]:
-    """Which rows are of world 0, by its label or by 0 and 1, however these are stored."""
+def _labels(values: NDArray[Any], label: str | None) -> list[str]:
+    """The worlds as texts; truth values and whole numbers, however they are stored, as 0 and 1."""
     texts = [
         value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()
     ]
-    if label not in texts:
-        # Truth values and whole numbers, also those stored as fractions, as 0, 1, and so on.
-        texts = [
-            str(int(value)) if _is_whole(value) else text
-            for value, text in zip(values.tolist(), texts, strict=True)
-        ]
+    if label in texts:
+        return texts
+    return [
+        str(int(value)) if _is_whole(value) else text
+        for value, text in zip(values.tolist(), texts, strict=True)
+    ]
+
+
+def _is_world0(path: Path, name: str, texts: list[str], label: str | None) -> NDArray[np.bool_]:
+    """Which rows are of world 0, by its label or by 0 and 1."""
     labels = sorted({*texts})
     if label is None and not {*labels} <= {"0", "1"}:
         raise InputError(
@@ -161,8 +329,8 @@ def _is_world0(path: Path, name: str, values: NDArray[Any], label: str | None) -
         raise InputError(f"{path}: {name} is never {label!r}; {suggestion(label, labels)}")
     if len(labels) != 2:
         raise InputError(f"{path}: {name} must hold two worlds, not {', '.join(labels[:4])}")
-    wanted = "0" if label is None else label
-    return np.array([text == wanted for text in texts])
+    chosen = "0" if label is None else label
+    return np.array([text == chosen for text in texts])
 
 
 def _is_whole(value: object) -> bool:

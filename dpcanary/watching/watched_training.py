@@ -14,7 +14,13 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.optional_packages import require
-from dpcanary.core.printing import confidence_in_words, rounded_down, rounded_up, table_lines
+from dpcanary.core.printing import (
+    confidence_in_words,
+    rounded_down,
+    rounded_up,
+    table_lines,
+    wrapped,
+)
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimation_settings import (
     LARGEST_EXACT_DELTA,
@@ -333,18 +339,14 @@ class WatchedTraining:
         # An alarm qualifies all that follows.
         alarm = [self.alarm_line()]
         first, last = (alarm, []) if self.alarm is not None else ([], alarm)
-        return "\n".join(
-            [
-                *first,
-                f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
-                f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the"
-                " variance of the noise",
-                *self._shown_lines(),
-                *self.accounted_lines(),
-                *self.measured_lines(),
-                *last,
-            ]
+        shown, *table = self._shown_lines()
+        run = (
+            f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
+            f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the variance"
+            " of the noise"
         )
+        rest = [*self.accounted_lines(), *self.measured_lines(), *last]
+        return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])
 
     def _shown_lines(self) -> list[str]:
         bounds = {(bound.attacker, bound.dependence): bound for bound in self.all_bounds}

@@ -462,7 +462,9 @@ def test_account_prints_what_epsilons_mean():
     assert content["guesses"] == {"6": pytest.approx(meaning.guesses[6], rel=1e-9)}
     assert content["substitute"]["advantage"] == pytest.approx(meaning.substitute.advantage)
     assert content["is_exact"] is True
-    [row] = re.findall(r"a secret of 6 values +([\d.]+) % +([\d.]+) % +16.7 %", printed(*asked))
+    [row] = re.findall(
+        r"right guess of 1 of 6 values +([\d.]+) % +([\d.]+) % +16.7 %", printed(*asked)
+    )
     for text, limits in zip(row, (meaning.add_remove, meaning.substitute), strict=True):
         assert 0 <= float(text) - 100 * limits.guesses[6] <= 0.1
     group = as_json(*asked, "--group-size", "2")["meaning"]
@@ -471,7 +473,7 @@ def test_account_prints_what_epsilons_mean():
     assert "by bounds on the trade-off curves." in words
     assert group["guesses"]["6"] > content["guesses"]["6"]
     shuffled = [*SHUFFLED, "--batch-size", "5", "--num-records", "20", "--epochs", "2"]
-    assert "right guesses of a secret of 2 values" in printed("account", *shuffled, *NOISE)
+    assert "right guess of 1 of 2 values" in printed("account", *shuffled, *NOISE)
     phases = ["--phase", "20,0.25,1.7", "--phase", "30,0.25,1.8", "--delta", "1e-5"]
     assert as_json("account", *phases)["meaning"]["is_exact"] is True
 

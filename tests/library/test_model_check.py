@@ -268,9 +268,9 @@ def test_right_models_pass_and_are_not_changed(name):
     found = check_model(model, (inputs, labels), *loss)
     assert torch.initial_seed() == 3
     assert found.passes, str(found)
-    assert "No gradient of the records that were compared is wrong" in str(found)
+    assert "No gradient of the records that were compared is wrong" in " ".join(str(found).split())
     assert any(note in one.note for one in found.findings)
-    assert name != "adapter" or "are 0 for every record" not in str(found)
+    assert name != "adapter" or "are 0 for every record" not in " ".join(str(found).split())
     for key, value in before.items():
         assert torch.equal(model.state_dict()[key], value)
     assert name != "dropout" or model[0].p == 0.5
@@ -377,7 +377,9 @@ def test_a_check_that_compares_nothing_does_not_pass(name):
     assert not failing(found)
     assert found.compares_nothing
     assert not found.passes
-    assert "Nothing was compared: every mode of Opacus refuses the model" in str(found)
+    assert "Nothing was compared: every mode of Opacus refuses the model" in " ".join(
+        str(found).split()
+    )
     assert "----  hooks: gradients of single records" in str(found)
     with pytest.raises(AssertionError, match="Nothing was compared"):
         assert_model(build(), records)

@@ -234,7 +234,7 @@ def test_where_batches_are_not_seen_the_share_of_steps_is_compared_with_the_rate
     assert any("share" in words or "number of steps" in words for words in result.not_seen)
     assert failing(result) == (["sums without the record"] if is_wrong else [])
     if is_wrong:
-        assert "of 14 steps, at sample rate 0.15" in str(result)
+        assert "of 14 steps, at sample rate 0.15" in " ".join(str(result).split())
 
 
 def test_the_cost_is_a_training_for_each_replacement_and_two():
@@ -279,15 +279,15 @@ def test_a_failure_a_hang_and_nan_because_of_the_record_are_findings():
 
     result = check_neighbours(ends(fail), records(), replacements=[loud])
     assert failing(result) == ["runs to its end"]
-    assert "the training fails (ValueError: out of range)" in str(result)
+    assert "the training fails (ValueError: out of range)" in " ".join(str(result).split())
     result = check_neighbours(
         ends(lambda: time.sleep(30)), records(), replacements=[loud], time_limit=1.0
     )
     assert failing(result) == ["runs to its end"]
-    assert "the training does not end" in str(result)
+    assert "the training does not end" in " ".join(str(result).split())
     signal.setitimer(signal.ITIMER_REAL, 1000)
     result = check_neighbours(ends(swallow_once), records(), replacements=[loud], time_limit=0.3)
-    assert "the training does not end" in str(result)
+    assert "the training does not end" in " ".join(str(result).split())
     assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > 900  # the caller's timer goes on
     missing = Replacement(
         int(_of_first_batch(Loop()).index), (np.full(WIDTH, np.nan), 1), "missing values"
@@ -337,7 +337,7 @@ def test_a_value_that_decides_is_found_and_one_that_is_printed_is_not():
     assert any("test_neighbours.py, line" in words for words in result.not_seen)
     result = check_neighbours(partial(train, decides=True), dataset)
     assert failing(result)[0] == "parameters", str(result)
-    assert "the values read in test_neighbours.py, line" in str(result)
+    assert "the values read in test_neighbours.py, line" in " ".join(str(result).split())
 
 
 def test_what_the_random_numbers_do_not_determine_is_named_and_gives_the_tolerance():
@@ -404,7 +404,7 @@ def test_a_training_without_sums_is_not_compared():
     result = check_neighbours(lambda dataset: None, records())
     assert result.compares_nothing
     assert not result.passes
-    assert "no noisy sum was seen" in str(result)
+    assert "no noisy sum was seen" in " ".join(str(result).split())
     with pytest.raises(AssertionError, match="no noisy sum was seen"):
         assert_neighbours(lambda dataset: None, records())
 
@@ -478,7 +478,7 @@ def test_files_and_models_and_trees_are_compared(tmp_path):
     for returns, name in ((files, "sub/a.npz.value"), (model, "a.0.kept")):
         result = check_neighbours(Loop(returns=partial(returns, leaks=True)), records())
         assert failing(result) == ["what is released"]
-        assert f": {name} differs by " in str(result)
+        assert f": {name} differs by " in " ".join(str(result).split())
         assert check_neighbours(Loop(returns=partial(returns, leaks=False)), records()).passes
 
 
@@ -495,7 +495,7 @@ def test_tables_with_text_are_compared():
         returns = partial(table, by_name=by_name)
         result = check_neighbours(Loop(returns=partial(returns, leaks=True)), records())
         assert failing(result) == ["what is released"]
-        assert f": {name} differs" in str(result)
+        assert f": {name} differs" in " ".join(str(result).split())
         assert check_neighbours(Loop(returns=partial(returns, leaks=False)), records()).passes
 
 

@@ -116,8 +116,8 @@ def test_the_bound_is_that_of_the_scores_in_all_that_is_shown(tmp_path, monkeypa
     assert result.estimate == direct
     assert 1 < direct.epsilon_lower < gdp_epsilon(mu=MU, delta=DELTA)
     assert result.accounted is result.claim is None
-    assert "return (score, privacy_engine) from the training" in str(result)
-    assert "100 models of world 0 and 100 of world 1" in str(result)
+    assert "return (score, privacy_engine) from the training" in " ".join(str(result).split())
+    assert "100 models of world 0 and 100 of world 1" in " ".join(str(result).split())
     [row] = result.summary.to_dict("records")
     expected = {"epsilon_lower": direct.epsilon_lower, "num_runs": 200, "adjacency": "zero_out"}
     assert expected.items() <= row.items()
@@ -152,7 +152,7 @@ def test_the_claim_of_the_accountant_is_tested_for_the_audited_adjacency(
         epsilon = getattr(result.accounted, name)
         assert epsilon == pytest.approx(gdp_epsilon(mu=mu, delta=DELTA), rel=1e-4)
     assert (result.claim.p_value < 0.001) != holds
-    assert ("leaks more than was accounted" in str(result)) != holds
+    assert ("leaks more than was accounted" in " ".join(str(result).split())) != holds
     [row] = result.summary.to_dict("records")
     assert row["epsilon_upper_substitute"] == result.accounted.substitute
     assert row["epsilon_upper_add_remove"] == result.accounted.add_remove
@@ -189,7 +189,7 @@ def test_what_is_said_of_results_that_prove_nothing_or_everything(tmp_path):
     reverse = audit(partial(gaussian, factor=-1.0), tmp_path / "reversed", num_runs=200)
     assert reverse.estimate.epsilon_lower == 0
     assert "return the score with the other sign" in reverse.hint
-    assert f"hint: {reverse.hint}" in str(reverse)
+    assert f"hint: {reverse.hint}" in " ".join(str(reverse).split())
     assert "return the score with the other sign" in reverse.report(tmp_path / "a.html").read_text()
     weak = audit(partial(gaussian, mu=0.0), tmp_path / "weak", num_runs=200)
     assert "loss_difference" in weak.hint
@@ -334,11 +334,13 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(before, now, tmp_path):
     assert audit(gaussian, tmp_path, num_runs=before).estimate == first.estimate
     other = audit(gaussian, tmp_path, num_runs=now)
     assert not other.estimate.is_valid
-    assert f"NOT a valid bound (the audit was looked at before, with {before} " in str(other)
-    assert "NOT VALID: epsilon >=" in str(other)
+    assert f"NOT a valid bound (the audit was looked at before, with {before} " in " ".join(
+        str(other).split()
+    )
+    assert "NOT VALID: epsilon >=" in " ".join(str(other).split())
     text = other.report(tmp_path / "report.html").read_text()
     assert "This audit shows nothing" in text
-    assert "shown" not in str(other)
+    assert "shown" not in " ".join(str(other).split())
     assert "Shown by attack" not in text
     assert "The dashed curve is that of the number, which is not a valid lower bound" in text
     assert "The dashed curve is that of the lower bound" not in text
@@ -376,7 +378,7 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     assert 20 < num_runs <= (250 if num_workers == 1 else 400)
     assert result.estimate.is_valid
     assert result.estimate.epsilon_lower > 1
-    assert "rule anytime" in str(result)
+    assert "rule anytime" in " ".join(str(result).split())
     estimated = partial(estimate_epsilon, delta=DELTA, threshold_rule="anytime")
     assert repr(result.estimate) == repr(estimated(**by_world(result)))
     # No pair earlier was enough, unless several runs ended at once; the same call trains nothing.
@@ -395,7 +397,7 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     # By another rule it was looked at: its bound after four runs was there to be seen.
     same = audit(train, tmp_path, num_runs=500)
     assert not same.estimate.is_valid
-    assert "looked at before, with 4, " in str(same)
+    assert "looked at before, with 4, " in " ".join(str(same).split())
 
 
 def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):

@@ -489,7 +489,7 @@ def test_a_right_training_proves_much_and_raises_no_alarm():
     assert low < 1 < high
     assert low < scale < high
     assert high - low < 0.02
-    assert "alarm: none" in str(found)
+    assert "alarm: none" in " ".join(str(found).split())
     assert found.summary.epsilon_upper_substitute.item() == found.accounted.substitute
 
 
@@ -530,7 +530,7 @@ def test_a_sum_that_is_not_finite_ends_watching_and_leaves_a_result(value, tenso
     assert found.end == found.alarm == recorder.alarm
     assert {*found.scores} == {"all_updates_known", "all_updates"}
     assert all(np.isfinite(scores.world0).all() for scores in found.scores.values())
-    assert "step 10" in str(found)
+    assert "step 10" in " ".join(str(found).split())
     assert _loaded(recorder).end == recorder.end
 
 
@@ -721,14 +721,14 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
     exact, changed = phases(0.3, 0.3), phases(0.3, 0.2)
     assert exact.estimate == exact.exact()
     assert exact.estimate.conversion == "subsampled_gaussian"
-    assert "conversion subsampled_gaussian, exact" in str(exact)
-    assert "conversion gdp, an approximation" in str(changed)
+    assert "conversion subsampled_gaussian, exact" in " ".join(str(exact).split())
+    assert "conversion gdp, an approximation" in " ".join(str(changed).split())
     with pytest.raises(InputError, match="2 phases"):
         changed.exact()
     # Exact at rate 1; out of range for the exact family; asked for.
     for found in (phases(1.0), phases(0.3, delta=0.02), phases(0.3, conversion="gdp")):
         assert found.estimate.conversion == "gdp"
-    assert "conversion gdp, exact" in str(phases(1.0))
+    assert "conversion gdp, exact" in " ".join(str(phases(1.0)).split())
     # Guesses of both worlds need curves that are their own inverses.
     of_guesses = "dependence == 'any dependence'"
     assert {*exact.bounds.query(of_guesses).conversion} == {"subsampled_gaussian"}
@@ -737,7 +737,7 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
     assert (
         "conversion subsampled_gaussian, exact; for any dependence gdp, an approximation at these"
         " sample rates"
-    ) in str(membership)
+    ) in " ".join(str(membership).split())
 
 
 def test_combined_is_proven_for_who_knows_the_other_records_alone():
@@ -749,7 +749,7 @@ def test_combined_is_proven_for_who_knows_the_other_records_alone():
     unproven = {key for key, is_proven in proven.items() if not is_proven}
     dependence = "if noise is independent"
     assert unproven == {("all_updates", dependence), ("last_model", dependence)}
-    assert str(found).count(", not proven") == 2
+    assert " ".join(str(found).split()).count(", not proven") == 2
     assert found.epsilon_lower == found.bounds.query("is_proven").epsilon_lower.iloc[0]
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from textwrap import fill
 from typing import Any
 
 from scipy.stats import chi2, norm
@@ -158,21 +157,18 @@ class MechanismCheck(CheckResult):
         return text
 
     def __str__(self) -> str:
-        not_seen = [
-            fill(one, 88, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
-        ]
         right = "Nothing speaks against the mechanism that is accounted."
         if self.not_judged:
             names = ", ".join(self.not_judged)
             right = f"Nothing speaks against what could be judged. Not judged: {names}."
         wrong = ", so an accountant that assumes them does not describe this training."
         return self.text(
-            right=fill(right, 88),
-            wrong=f"{wrong}\n{fill(self.cause, 88)}",
+            right=right,
+            wrong=f"{wrong}\n{self.cause}",
             nothing="Nothing could be judged.",
             scope=f"A right mechanism fails with a probability of at most {self.significance:g}."
             f" {self.num_trainings} short trainings.",
-            not_seen="\n".join(["Not seen by this check:", *not_seen]),
+            not_seen=self.not_seen,
         )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
-from textwrap import fill
 from time import perf_counter
 from typing import Any
 
@@ -93,10 +92,10 @@ class ModelCheck(CheckResult):
         return bool(modes) and all(not one.judged for one in modes)
 
     def __str__(self) -> str:
-        not_seen = (
-            "Not seen by this check: other records and labels than these, parameters after more"
-            " training, sampling, noise, and what your loop does (`dpcanary check` of the loop)."
-        )
+        not_seen = [
+            "other records and labels than these, and parameters after more training",
+            "sampling, noise, and what your loop does (`dpcanary check` of the loop)",
+        ]
         right = "No gradient of the records that were compared is wrong, in any mode of Opacus."
         judged = [mode for mode in MODES if _name_of(mode) not in self.not_judged]
         if len(judged) < len(MODES):
@@ -106,17 +105,14 @@ class ModelCheck(CheckResult):
                 f" Not compared, since the model cannot be trained so: {others}."
             )
         return self.text(
-            right=fill(right, 88),
+            right=right,
             wrong=".",
-            nothing=fill(
-                "Nothing was compared: every mode of Opacus refuses the model, so the gradients of"
-                " its records are unknown. The notes say why; opacus.layers has twins of recurrent"
-                " layers and attention that it takes.",
-                88,
-            ),
+            nothing="Nothing was compared: every mode of Opacus refuses the model, so the gradients"
+            " of its records are unknown. The notes say why; opacus.layers has twins of recurrent"
+            " layers and attention that it takes.",
             scope=f"{self.num_records} records, at the start and after {_STEPS} steps,"
             f" {self.seconds:.0f} seconds.",
-            not_seen=fill(not_seen, 88),
+            not_seen=not_seen,
         )
 
 

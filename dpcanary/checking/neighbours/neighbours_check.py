@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from textwrap import fill
 from typing import Any
 
 from dpcanary.checking.findings import CheckResult, Finding
@@ -84,16 +83,13 @@ class NeighboursCheck(CheckResult):
         )
 
     def __str__(self) -> str:
-        not_seen = [
-            fill(one, 88, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
-        ]
         first, *replaced = self._scope
         return self.text(
-            right=fill(self._right, 88),
-            wrong=f"{_WRONG}\n{fill(self.cause, 88)}",
-            nothing=fill(self._why_nothing(), 88),
+            right=self._right,
+            wrong=f"{_WRONG}\n{self.cause}",
+            nothing=self._why_nothing(),
             scope="\n".join([f"{first}.", *(f"- {line}" for line in replaced)]),
-            not_seen="\n".join(["Not seen by this check:", *not_seen]),
+            not_seen=self.not_seen,
         )
 
     @property

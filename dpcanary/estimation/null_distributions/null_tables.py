@@ -257,11 +257,13 @@ def _computed(
     )
 
     num_samples = default_num_samples(looks, significance)
-    sizes = ", ".join(f"{n0:,} + {n1:,}" for n0, n1 in looks)
+    n0, n1 = looks[-1]
+    more = f" at {len(looks)} looks" if len(looks) > 1 else ""
     # Nothing is shown of what takes less than a few seconds.
     with tqdm(
         total=num_samples,
-        desc=f"null distribution for {sizes} scores, once",
+        desc=f"critical values for {n0:,} + {n1:,} scores{more}, kept for later",
+        bar_format="{desc}: {percentage:.0f} %, {remaining} left",
         delay=3,
         mininterval=1,
     ) as bar:

@@ -1,0 +1,77 @@
+"""A lower bound on epsilon as a sentence that may be quoted, with all that it rests on."""
+
+from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.printing import confidence_in_words, rounded_down
+
+_NO_CONDITION = "none on the mechanism"  # of conversion `direct`
+
+
+def bound_in_words(
+    epsilon_lower: float,
+    *,
+    delta: float,
+    significance: float,
+    assumption: str,
+    is_valid: bool = True,
+    adjacency: Adjacency | str | None = None,
+    subject: str = "",
+) -> str:
+    """The bound as a sentence without a full stop; why there is none, if it is not valid.
+
+    Args:
+        epsilon_lower: the bound.
+        delta: the delta of (epsilon, delta).
+        significance: probability with which the bound may exceed the truth.
+        assumption: what must hold so that it is valid; its parts are divided by `; `.
+        is_valid: whether the bound holds at its significance. If not, the first part of the
+            assumption says why.
+        adjacency: under which epsilon is meant, if it is known.
+        subject: what was audited, such as "audit x".
+
+    Example:
+        >>> bound_in_words(2.349, delta=1e-5, significance=0.05, assumption="a; b",
+        ...                adjacency="substitute")
+        'epsilon is at least 2.34 under substitute adjacency at delta 1e-05, with 95 % confidence,\
+ if a, and if b'
+    """
+    first, *others = assumption.split("; ")
+    number = rounded_down(epsilon_lower)
+    if not is_valid:
+        return f"{first}: epsilon may be below {number}"
+    conditions = [f"if {part}" for part in (first, *others) if not part.startswith(_NO_CONDITION)]
+    of = f" for {subject}" if subject else ""
+    under = f" under {ADJACENCIES[adjacency]} adjacency" if adjacency else ""
+    confidence = f"with {confidence_in_words(significance)} confidence"
+    sentence = f"epsilon is at least {number}{of}{under} at delta {delta:g}, {confidence}"
+    return ", and ".join([", ".join([sentence, *conditions[:1]]), *conditions[1:]])
+
+
+def quotable(sentence: str, *, epsilon_lower: float, is_valid: bool) -> str:
+    """What may be stated of a bound in words: nothing, if it is 0 or not valid."""
+    if not is_valid:
+        return f"Nothing can be stated: {sentence}."
+    if epsilon_lower == 0:
+        return (
+            "Nothing can be stated: the bound is 0, which says nothing and is no evidence of"
+            " safety."
+        )
+    return f"You may state: {sentence}."
+
+
+class BoundInWords:
+    """Of a result that has a lower bound: as text, it is the bound as a sentence."""
+
+    epsilon_lower: float
+    delta: float
+    significance: float
+    assumption: str
+
+    def __str__(self) -> str:
+        return bound_in_words(
+            self.epsilon_lower,
+            delta=self.delta,
+            significance=self.significance,
+            assumption=self.assumption,
+            is_valid=getattr(self, "is_valid", True),
+            adjacency=getattr(self, "adjacency", None),
+        )

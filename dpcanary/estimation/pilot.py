@@ -1,0 +1,101 @@
+"""How many runs a target needs, by the scores of a few runs that were made already."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from dpcanary.core.argument_checks import checked_real
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.errors import InputError
+from dpcanary.estimation.error_rates import checked_scores
+from dpcanary.estimation.power import runs_needed
+
+_INTERVAL, _RESAMPLES = (0.05, 0.95), 2_000
+
+
+@dataclass(frozen=True)
+class PilotedRuns:
+    """What a pilot suggests: at the low end, the estimate and the high end of the attack's power.
+
+    Attributes:
+        mu: of the Gaussian curve with the attack's AUC: the ends of a 90 % bootstrap interval, and
+            the estimate between them.
+        epsilon: at delta, of these mu: what so strong an attack shows with many runs.
+        runs: of both worlds together, with which the bound exceeds the target with the given
+            power; None if no number of runs is enough.
+    """
+
+    mu: tuple[float, float, float]
+    epsilon: tuple[float, float, float]
+    runs: tuple[int | None, int | None, int | None]
+
+
+def runs_after_pilot(
+    *,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
+    exceed: float,
+    delta: float,
+    power: float = 0.8,
+    significance: float = 0.05,
+) -> PilotedRuns:
+    """How many new runs show that epsilon exceeds a target, if they are like those of a pilot.
+
+    The pilot's AUC gives mu of a Gaussian trade-off curve, as for runs of DP-SGD that are scored by
+    a likelihood ratio, and `runs_needed` the runs at this mu.
+
+    The pilot's scores must not be among those of the bound: they chose the number of runs.
+
+    Args:
+        world0_scores: shape (n0,), of the pilot. Higher means world 0 is likelier.
+        world1_scores: shape (n1,).
+        exceed: the epsilon to be exceeded.
+        delta: in (0, 1).
+        power: probability that the bound is above `exceed`.
+        significance: of the bound.
+
+    Raises:
+        InputError: if a score is NaN or an argument is out of range.
+    """
+    scores = (
+        checked_scores("world0_scores", world0_scores),
+        checked_scores("world1_scores", world1_scores),
+    )
+    exceed = checked_real("exceed", exceed)
+    rng, mu = np.random.default_rng(0), _mu(*scores)
+    resampled = [_mu(*(rng.choice(one, len(one)) for one in scores)) for _ in range(_RESAMPLES)]
+    low, high = np.quantile(resampled, _INTERVAL).tolist()
+    strengths = min(low, mu), mu, max(high, mu)
+    epsilons = tuple(gdp_epsilon(mu=one, delta=delta) for one in strengths)
+
+    def runs(strength: float, epsilon: float) -> int | None:
+        if epsilon <= exceed:
+            return None
+        try:
+            return runs_needed(
+                mechanism=strength,
+                exceed=exceed,
+                delta=delta,
+                power=power,
+                significance=significance,
+            )
+        except InputError:  # too near to the target: more runs than are tried
+            return None
+
+    needed = tuple(runs(*pair) for pair in zip(strengths, epsilons, strict=True))
+    return PilotedRuns(strengths, epsilons, needed)
+
+
+def _mu(world0: NDArray[np.float64], world1: NDArray[np.float64]) -> float:
+    """Of the Gaussian curve with the scores' AUC, at least 0.
+
+    Separate worlds count half a pair as an error: their AUC of 1 has no finite mu.
+    """
+    n0, n1 = len(world0), len(world1)
+    ranks = rankdata(np.concatenate([world0, world1]))[:n0]
+    auc = (ranks.sum() - n0 * (n0 + 1) / 2) / (n0 * n1)
+    return max(0.0, sqrt(2) * float(ndtri(min(auc, 1 - 0.5 / (n0 * n1)))))
