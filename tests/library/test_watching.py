@@ -829,7 +829,7 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     headlines = [report.headline for report in reports]
     assert [one.is_valid for one in headlines] == [True, False]
     assert ["The bound holds at delta" in _texts(report) for report in reports] == [True, False]
-    assert [len(one.bars) for one in headlines] == [2, 0]
+    assert [len(one.bars) for one in headlines] == [3, 0]
     assert reports[1].rows[0].cells[-1] == "-"  # what is accounted for another training
     assert "and is not a valid lower bound. ALARM" in _texts(reports[1])
     assert headlines[1].assumption == alarmed.alarm_line()
