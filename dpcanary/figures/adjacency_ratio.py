@@ -50,7 +50,7 @@ def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figur
 
 def _note(ratios: pd.DataFrame) -> str:
     missing = int(ratios["ratio"].isna().sum())
-    methods = sorted({*ratios["accounting_method"]} - {"none"})
+    methods = ", ".join(sorted({*ratios["accounting_method"]} - {"none"})).replace("_", " ")
     gaps = f"; no ratio could be accounted at {missing} of {len(ratios)} points" if missing else ""
     delta = style.number(float(ratios["delta"].iloc[0]))
-    return f"Both ε of the same mechanism at δ = {delta}, accounted by {', '.join(methods)}{gaps}"
+    return f"Both ε of the same mechanism at δ = {delta}, accounted by {methods}{gaps}"

@@ -12,7 +12,7 @@ from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.core.adjacency import ADJACENCIES
 from dpcanary.core.files import read_header, sha256_of_file
 from dpcanary.core.printing import lettered, rounded_down, rounded_up
-from dpcanary.core.provenance import check_origin, verified_in_words
+from dpcanary.core.provenance import DESCRIPTION, check_origin, text_of_png, verified_in_words
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
@@ -302,8 +302,10 @@ def _pictures(
                 " inputs. Run the workflow to draw it again."
             )
             continue
-        caption = figure_kind(figure.kind).caption
-        pictures.append(Picture(name.replace("_", " "), path.read_bytes(), caption))
+        caption = [*figure_kind(figure.kind).caption, text_of_png(path, DESCRIPTION)]
+        pictures.append(
+            Picture(name.replace("_", " "), path.read_bytes(), [*filter(None, caption)])
+        )
     return pictures, left_out
 
 

@@ -17,7 +17,7 @@ from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.mechanism import AccountingMethod
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import confidence_in_words
-from dpcanary.core.provenance import KEY, origin_of_png, verified_in_words
+from dpcanary.core.provenance import KEY, text_of_png, verified_in_words
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
@@ -410,6 +410,6 @@ def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path
     parts = [chunk(b"IHDR", bytes(13)), chunk(b"tEXt", b"Software\0something")]
     path, origin = tmp_path / "figure.png", chunk(b"tEXt", KEY.encode() + b"\0of this")
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join([*parts, origin]))
-    assert origin_of_png(path) == "of this"
+    assert text_of_png(path) == "of this"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
-    assert origin_of_png(path) == ""
+    assert text_of_png(path) == ""
