@@ -15,7 +15,7 @@ class NoiseKeys(ClosedModel):
     noise_multiplier: Annotated[
         NonNegative | None,
         Shown(
-            "σ = {:.3g}",  # noqa: RUF001
+            "σ = {:.4g}",  # noqa: RUF001
             panel=True,
             common=True,
             follows=("sample_rate", "num_steps", "canary_period", "adjacency"),

@@ -84,13 +84,13 @@ class AuditResults:
 
         return shown(draw_overview(self.summary), path)
 
-    def report(self, path: Path | str | None = None) -> Path:
+    def report(self, path: Path | str | None = None, *, author: str = "") -> Path:
         """Writes the report, one HTML page that works offline; by default into the folder."""
         from dpcanary.reports.experiment_report import report_of_experiment
         from dpcanary.reports.report_page import write_report
 
         target = self.folder / "report.html" if path is None else Path(path)
-        write_report(target, report_of_experiment(self.folder))
+        write_report(target, report_of_experiment(self.folder), author=author)
         return target
 
     def __repr__(self) -> str:

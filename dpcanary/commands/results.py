@@ -90,16 +90,21 @@ def report(
     delta: Annotated[
         float, typer.Option(help="Of a watched training: delta of all epsilons.")
     ] = 1e-5,
+    author: Annotated[
+        str, typer.Option(help="Who makes the report; by default it has a line to sign.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Write a report: one HTML page that works offline.
 
-    Its first screen says what the training protects. Then come every audit with its settings, the
-    figures, the data, a methods text with references for a paper, and versions and hashes.
+    Its summary is one printed page for a privacy officer: the claim, what is guaranteed, what an
+    attack has shown, on which data, under which conditions, what was not examined, and who made it
+    when and from which files. Then come every audit with its settings, the figures, a methods text
+    with references for a paper, and versions and hashes.
 
     \b
     Example:
-      dpcanary report results/demo
+      dpcanary report results/demo --author "A. Lovelace"
       dpcanary report watched.npz --delta 1e-6
     """
     from dpcanary.reports.experiment_report import report_of_experiment
@@ -114,7 +119,7 @@ def report(
     else:
         path = output or folder / "report.html"
         found = report_of_experiment(folder)
-    write_report(path, found)
+    write_report(path, found, author=author)
     if as_json:
         print_json({"report": str(path), "answer": found.headline.answer})
         return

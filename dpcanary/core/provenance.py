@@ -21,6 +21,8 @@ from dpcanary.core.setting_fields import ClosedModel
 from dpcanary.errors import InputError
 
 KEY = "origin"
+# The keyword of a caption in a PNG file, by the PNG specification.
+DESCRIPTION = "Description"
 # Beside results: what `dpcanary verify` found, and of which summary.
 VERIFIED = "verified.json"
 # What describes them for an archive; the name is that of the standard.
@@ -120,10 +122,11 @@ def _origins_in_table(path: Path) -> list[str]:
         return [*dict.fromkeys(row.get(KEY) or "" for row in rows)]
 
 
-def origin_of_png(path: Path) -> str:
-    """What a figure says that it is of an experiment; empty if it says nothing.
+def text_of_png(path: Path, key: str = KEY) -> str:
+    """A text that a figure carries: what it is of an experiment, or its caption; empty if none.
 
-    It says so in a chunk `tEXt` of the PNG file; see the PNG specification, sections 5.3 and 11.3.
+    It is in a chunk `tEXt` of the PNG file, or in one `iTXt` where Latin-1 lacks its letters; see
+    the PNG specification, sections 5.3 and 11.3.
     """
     content = path.read_bytes()
     if not content.startswith(_PNG):
@@ -133,8 +136,11 @@ def origin_of_png(path: Path) -> str:
         size, kind = _CHUNK.unpack_from(content, start)
         start += _CHUNK.size
         keyword, _, text = content[start : start + size].partition(b"\0")
-        if kind == b"tEXt" and keyword == KEY.encode():
+        if kind == b"tEXt" and keyword == key.encode():
             return text.decode("latin-1")
+        if kind == b"iTXt" and keyword == key.encode():
+            # Two bytes on compression, which is not used, then a language and a translated key.
+            return text[2:].split(b"\0", 2)[2].decode()
         start += size + _CHECKSUM
     return ""
 

@@ -35,7 +35,7 @@ from dpcanary.data.table_columns import (
 from dpcanary.data.table_files import listed
 from dpcanary.errors import InputError
 
-_WIDTH, _WIDEST_NAME, _MOST_LINES = 80, 16, 40
+_WIDEST_NAME, _MOST_LINES = 16, 40
 _HEADER = ("column", "kind", "what is wrong", "what --prepare does")
 _NOTHING = Remark("-", "as it is", blocks=False)
 _REMEDY = "make it again by `dpcanary audit --prepare`, or mend it"

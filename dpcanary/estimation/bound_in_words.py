@@ -56,22 +56,3 @@ def quotable(sentence: str, *, epsilon_lower: float, is_valid: bool) -> str:
             " safety."
         )
     return f"You may state: {sentence}."
-
-
-class BoundInWords:
-    """Of a result that has a lower bound: as text, it is the bound as a sentence."""
-
-    epsilon_lower: float
-    delta: float
-    significance: float
-    assumption: str
-
-    def __str__(self) -> str:
-        return bound_in_words(
-            self.epsilon_lower,
-            delta=self.delta,
-            significance=self.significance,
-            assumption=self.assumption,
-            is_valid=getattr(self, "is_valid", True),
-            adjacency=getattr(self, "adjacency", None),
-        )

@@ -11,7 +11,7 @@ from typing import Any
 from dpcanary.core.argument_checks import Choice
 from dpcanary.core.plugins import function_named, load_plugin, registered
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.bound_in_words import BoundInWords
+from dpcanary.estimation.bound_in_words import bound_in_words
 from dpcanary.estimation.estimation_settings import Conversion
 
 GROUP = "dpcanary.threshold_rules"
@@ -103,7 +103,7 @@ def state_of_proof(proof: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowerBound(BoundInWords):
+class LowerBound:
     """What every lower bound on epsilon says of itself.
 
     Attributes:
@@ -129,6 +129,16 @@ class LowerBound(BoundInWords):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_valid", self.proof is not Proof.NOT_VALID)
+
+    def __str__(self) -> str:
+        return bound_in_words(
+            self.epsilon_lower,
+            delta=self.delta,
+            significance=self.significance,
+            assumption=self.assumption,
+            is_valid=self.is_valid,
+            adjacency=getattr(self, "adjacency", None),
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dpcanary.estimation.estimation_settings import (
     Independence,
     RankRule,
 )
-from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule, threshold_rule_named
+from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_config import Figure
@@ -62,8 +62,6 @@ def check_references(
             _check_target(where, audit, audit.target_epsilon, settings.delta)
     for name, figure in settings.figures.items():
         where = f"config: figures.{name}"
-        if figure.in_sample and ThresholdRule.IN_SAMPLE not in settings.threshold_rules:
-            raise InputError(f"{where}.in_sample: threshold_rules has no in_sample to draw")
         _check_figure(where, figure, sweeps, audits, settings)
 
 

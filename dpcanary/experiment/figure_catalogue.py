@@ -55,12 +55,11 @@ _CAPTION_OF_BOUNDS = (
     "the stated confidence, that the substitute epsilon of the mechanism is above the add/remove "
     "one. A valid marker close to the solid line leaves little room between what is shown and what "
     "is accounted.",
-    "The threshold rule is a valid one, unless a heading says otherwise; a note says if the bounds "
-    "are not valid all the same. Each valid bound (not a mean of several) is at most the true "
-    "epsilon with the confidence stated below the panels, if its assumptions hold. The rule "
-    "common in papers picks the best threshold on the same scores; its bounds are not valid at "
-    "that confidence. Where such bounds are known, a note below the panels says how far they are "
-    "from the valid ones.",
+    "The threshold rule is a valid one, unless the legend says otherwise. Each valid bound (not a "
+    "mean of several) is at most the true epsilon with the confidence stated below the panels, if "
+    "its assumptions hold. The rule common in papers picks the best threshold on the same scores; "
+    "its bounds are not valid at that confidence. Where they are known, the table has them, too.",
+    "Bars are the error of a mean, and may cross an upper bound where no bound exceeds it.",
     "Points for fewer runs use the first runs of the same repeats, so the points of such a "
     "line are not independent. The note says whether each of them holds alone or all of a "
     "line hold jointly. Where a figure has both, filled markers hold jointly and hollow ones "
@@ -68,6 +67,8 @@ _CAPTION_OF_BOUNDS = (
     "The heuristic, where it is drawn, is what the last model alone would reveal if losses were "
     "linear (Steinke et al., The Last Iterate Advantage, 2025). It is no bound.",
     "Lines of one colour family are variants of one canary, which the legend names.",
+    "In a figure by noise, further panels show the bounds as shares of the accounted epsilon of "
+    "their adjacency: a logarithmic axis hides these gaps.",
     "In a figure by number of steps, the noise is calibrated for each number of steps; in "
     "figures by clipping norm or learning rate, all points of a panel have the same noise "
     "multiplier.",
@@ -81,13 +82,13 @@ _CAPTION_OF_HIDDEN_STATE = (
     "each noise multiplier and a colour for each batch size.",
     "The black line is the accounted epsilon of the first step, which holds for any loss and "
     "any number of later steps.",
-    "Dotted lines are the exact epsilon of the final model at this delta, from its exact law. "
-    "They assume nothing.",
-    "Solid lines are what an audit with infinitely many runs states if it takes the largest "
-    "mu over all tests and converts it as if the trade-off curve were Gaussian. Where the "
-    "curve is not Gaussian, this may be far above the exact epsilon.",
-    "Filled markers are lower bounds by that conversion, and hollow markers lower bounds that "
-    "assume nothing. Bars are two standard errors over the repeats.",
+    "Coloured lines in the panels of direct conversion are the exact epsilon of the final model at "
+    "this delta, from its exact law. They assume nothing.",
+    "Those in the panels of GDP conversion are what an audit with infinitely many runs states if "
+    "it takes the largest mu over all tests and converts it as if the trade-off curve were "
+    "Gaussian. Where the curve is not Gaussian, this may be far above the exact epsilon.",
+    "Markers are lower bounds by the same conversion. Bars are two standard errors over the "
+    "repeats.",
 )
 _KINDS = (
     *(
@@ -96,7 +97,7 @@ _KINDS = (
             draw="dpcanary.figures.bounds:draw_bounds_figure",
             caption=_CAPTION_OF_BOUNDS,
             needs=("sweeps", *needs),
-            keys=("heuristic", "in_sample", "lines", "panels"),
+            keys=("heuristic", "lines", "panels"),
             axis=axis,
         )
         for name, axis, needs in (
@@ -132,8 +133,9 @@ _KINDS = (
             "larger the loss of canaries is in models that were not trained on them. The "
             "others show lower bounds on epsilon from one training, by threshold rule. Each "
             "point is a training, each line the mean of trainings, each band one standard "
-            "deviation. The table has means, medians and differences between canaries in "
-            "trainings with the same seed, with 95 % intervals.",
+            "deviation; bands of bounds end at the smallest and the largest training. The "
+            "table has means, medians and differences between canaries in trainings with the same "
+            "seed, with 95 % intervals.",
             "Without noise, no trade-off curve is accounted, and GDP conversion is a scale of "
             "guesses: the epsilon of the Gaussian mechanism below which so many right guesses "
             "have a probability of at most the significance.",
@@ -287,11 +289,13 @@ _KINDS = (
             "the noise multiplier, with a panel for each adjacency.",
             "Markers are lower bounds from audits of worst cases: of shuffled batches where the "
             "other records contribute the gradient -C or nothing, and of Poisson samples at the "
-            "same rate. Bars are two standard errors, where there are several repeats.",
+            "same rate. Bars are two standard errors, where there are several repeats. Lines have "
+            "a gap at bounds of 0, which are hollow markers on the axis.",
             "The solid line is guaranteed with shuffling: a record is used once in each pass, and "
             "nothing amplifies that. The dashed line is what accounting of Poisson samples "
             "states for the same numbers. It bounds the audits of Poisson samples, and not those "
-            "of shuffled batches.",
+            "of shuffled batches: a bound above it shows that Poisson accounting does not hold for "
+            "these.",
         ),
     ),
     FigureKind(

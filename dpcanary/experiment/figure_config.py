@@ -31,11 +31,6 @@ class Figure(ClosedModel):
         description="for figures of bounds: also draws what the last model alone would reveal if"
         " losses were linear, which is no bound",
     )
-    in_sample: bool = Field(
-        False,
-        description="for figures of bounds: also draws the bounds of threshold rule in_sample,"
-        " which is not valid, in panels of their own",
-    )
     panels: tuple[PanelSetting, ...] = Field(
         (),
         description="for figures of bounds, models_trained, trade_off, gradient_norm and"

@@ -10,7 +10,7 @@ from dpcanary.accounting.accounting_settings import AccountingStage, ComparisonS
 from dpcanary.accounting.audit_noise import NoiseStage
 from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientStage
 from dpcanary.core.files import sha256_of_text
-from dpcanary.core.provenance import Job, listed, origin_of, origin_of_png, origins_in
+from dpcanary.core.provenance import Job, listed, origin_of, origins_in, text_of_png
 from dpcanary.core.setting_fields import ClosedModel
 from dpcanary.data.encoder_settings import FeaturesStage
 from dpcanary.errors import InputError
@@ -258,7 +258,7 @@ class Products:
     def has_figure(self, path: Path) -> bool:
         """Whether a PNG file says that it is a figure of this experiment, as its config is."""
         known = self.experiment.settings.figures
-        return path.stem in known and origin_of_png(path) == self.figure(path.stem).origin
+        return path.stem in known and text_of_png(path) == self.figure(path.stem).origin
 
     def figure(self, figure: str) -> Product:
         """A figure."""

@@ -41,6 +41,8 @@ SHOWN: dict[str, Shown] = {
 PANELS = tuple(key for key, shown in SHOWN.items() if shown.panel)
 LINES = tuple(key for key, shown in SHOWN.items() if shown.line)
 AXES = {key: shown.axis for key, shown in SHOWN.items() if shown.axis}
+# How the note of a figure begins of which some bounds do not hold; see `unplanned_looks`.
+NOT_VALID = "NOT valid"
 COLUMNS = [
     "audit", "sweep", "canary", "score", "data", "num_records", *SHOWN, "seed", "configuration",
     "num_slots", "num_candidates", "num_runs", "num_looks", "repeat", "step", "slot",

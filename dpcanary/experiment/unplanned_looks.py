@@ -20,6 +20,7 @@ from dpcanary.estimation.rule_catalogue import (
 )
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
+from dpcanary.experiment.summary import NOT_VALID
 
 LOOKS = "looks.json"
 LOOKED_BEFORE = "NOT a valid bound (the audit was looked at before, with"
@@ -85,8 +86,7 @@ def unplanned_looks_in_words(
         return ""
     kept = "; those of rule anytime hold" if any(rule.anytime for rule in valid) else ""
     return (
-        f"NOT valid: the bounds of {' and of '.join(parts)}, for which no confidence that is"
-        f" stated below holds{kept}"
+        f"{NOT_VALID}: the bounds of {' and of '.join(parts)}, for which no confidence holds{kept}"
     )
 
 

@@ -51,8 +51,7 @@ def draw_test_accuracy(
         legend=_legend(table),
         notes=[
             note,
-            f"Test accuracy after the last step; each repeat is the mean of {models} models. Bars"
-            " of the target record show world 0 of all canaries that replace an input",
+            f"After the last step; each repeat is the mean of {models} models",
             data_note(rows),
         ],
     )

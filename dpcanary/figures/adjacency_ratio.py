@@ -16,6 +16,11 @@ _TWICE: dict[str, Any] = {
     "color": "#7A7A7A", "linestyle": "--", "linewidth": 1.2, "zorder": 2,
     "label": "twice the add/remove ε",
 }  # fmt: skip
+_METHODS = {
+    "closed_form": "the closed form",
+    "pld": "privacy loss distributions",
+    "prv": "privacy random variables",
+}
 
 
 @style.applied()
@@ -51,6 +56,7 @@ def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figur
 def _note(ratios: pd.DataFrame) -> str:
     missing = int(ratios["ratio"].isna().sum())
     methods = sorted({*ratios["accounting_method"]} - {"none"})
+    named = ", ".join(_METHODS.get(method, method) for method in methods)
     gaps = f"; no ratio could be accounted at {missing} of {len(ratios)} points" if missing else ""
     delta = style.number(float(ratios["delta"].iloc[0]))
-    return f"Both ε of the same mechanism at δ = {delta}, accounted by {', '.join(methods)}{gaps}"
+    return f"Both ε of the same mechanism at δ = {delta}, by {named}{gaps}"

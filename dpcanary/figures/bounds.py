@@ -1,7 +1,6 @@
 """Audited and accounted epsilon against a step, a number of runs, or a setting of training.
 
-The panels show a valid rule if the summary has one. A rule that is not valid can be shown too: its
-panels then stand below or to the right of those of the valid rule.
+The panels show a valid rule if the summary has one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,21 +9,25 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-from dpcanary.core.printing import confidence_in_words
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.rule_catalogue import ThresholdRule
-from dpcanary.experiment.summary import AXES
+from dpcanary.experiment.summary import AXES, NOT_VALID
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame, value_ticks
 from dpcanary.figures.notes import (
+    audited_heading,
     conversion_in_words,
     data_note,
+    distance_in_words,
     epsilon_label,
     means_in_words,
     number_range,
+    rule_in_words,
     shared_note,
     slots_in_words,
+    stated_confidence,
 )
 from dpcanary.figures.panels import panels_of, settings_in_words
 from dpcanary.figures.rows import OF_ESTIMATES, is_trained, over_repeats, shown_rows
@@ -48,7 +51,7 @@ _HOLD = {
     "jointly": "all points of a curve jointly",
     "both": "all filled points of a curve jointly and for each hollow point alone",
 }
-# A line: canary, score, and values of the settings that tell variants of the canary apart.
+# A line: canary, score, and values of the settings in which variants of the canary differ.
 _Line = tuple[str, str, tuple[Any, ...]]
 _Looks = dict[_Line, dict[str, Any]]
 
@@ -59,57 +62,58 @@ def draw_bounds_figure(
     *,
     axis: str,
     note: str = "",
-    in_sample: bool = False,
     heuristic: bool = False,
     panels: Sequence[str] = (),
     lines: Sequence[str] = (),
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each setting, with a line for each canary.
 
-    The noise may change along `num_steps`, because it is calibrated to the same epsilon.
+    The noise may change along `num_steps`, because it is calibrated to the same epsilon. Along the
+    noise, epsilons span orders of magnitude, so further panels show the bounds as shares of the
+    accounted epsilon.
 
     Args:
         summary: one row per audit, repeat, step and estimate. The step and the number of runs are
             the largest of each audit, unless they are on the axis.
         axis: a key of `LABELS`, the column of the summary on the axis.
         note: what a reader must know; printed below.
-        in_sample: whether the rule that is not valid gets panels of its own beside those of the
-            valid rule. By default, a note says how far its bounds are from the valid ones. If the
-            summary has no valid rule, the other one is shown in any case.
         heuristic: whether the epsilon of the last model under linear losses is drawn, which is no
             bound.
-        panels: the settings that tell panels apart, of `summary.PANELS`; by default the sample rate
+        panels: the settings by which panels differ, of `summary.PANELS`; by default the sample rate
             and, where it is not on the axis and does not follow from it, the noise.
-        lines: the settings that tell lines of one canary apart, of `summary.LINES`.
+        lines: the settings by which lines of one canary differ, of `summary.LINES`.
 
     Returns:
         The figure, and its numbers, those that are not drawn included: one row per point of a
         series. For its error, see `rows.over_repeats`. Accounted series do not depend on num_runs.
-        The bounds of a rule that is not valid are a series of their own.
+        The bounds of a rule that is not valid are a series of their own, which is drawn if there is
+        no other one.
 
     Raises:
         InputError: if audits differ in what the figure does not show, or there is nothing to show.
     """
     if axis not in LABELS:
         raise InputError(f"unknown axis {axis!r}: {suggestion(axis, LABELS)}")
-    told_apart = [*panels] or _POINT[: 2 if axis in OF_ESTIMATES else 1]
-    rows = shown_rows(summary, axis=axis, panels=told_apart, lines=lines)
+    by_panel = [*panels] or _POINT[: 2 if axis in OF_ESTIMATES else 1]
+    rows = shown_rows(summary, axis=axis, panels=by_panel, lines=lines)
     names = [name for name in style.ACCOUNTED if axis != "num_runs" or name != "group_privacy"]
     accounted = style.accounted_styles(names, rows["adjacency"])
-    point = [*dict.fromkeys([*_POINT, *told_apart, axis])]
+    point = [*dict.fromkeys([*_POINT, *by_panel, axis])]
     table = _bounds_table(rows, point, lines, accounted, heuristic=heuristic)
     finite = {*table.loc[table["epsilon"] < float("inf"), "series"]}
     accounted = {name: one for name, one in accounted.items() if f"accounted_{name}" in finite}
-    rules = _drawn_rules(table, in_sample=in_sample)
-    drawn = table[~table["series"].isin({_AUDITED, _IN_SAMPLE} - {*rules})]
-    places = panels_of(rows, told_apart, falling=not panels)
+    is_valid = bool(rows["is_valid"].any())
+    drawn = table[table["series"] != (_IN_SAMPLE if is_valid else _AUDITED)]
+    places = panels_of(rows, by_panel, falling=not panels)
+    audited = [_beside_limits(place.of(drawn), place.of(rows), point) for place in places]
     looks, hold = _looks(drawn, lines), _how_bounds_hold(rows, axis)
+    with_shares = axis == "noise_multiplier" and bool(accounted)
     figure, blocks = make_frame(
         titles=[place.title for place in places],
-        panel_size=(4.2, 3.1),
+        panel_size=(4.2, 2.3 if with_shares else 3.1),
         legend=[
             [
-                "audited ε (lower bound):",
+                audited_heading(note if is_valid else NOT_VALID),
                 *(_marked(look, hold, jointly=True) for look in looks.values()),
             ],
             _marker_legend() if hold == "both" else [],
@@ -120,27 +124,59 @@ def draw_bounds_figure(
             note,
             "" if accounted else "No accounted ε is finite",
             "The heuristic is not known here" if heuristic and _HEURISTIC not in finite else "",
-            _bounds_note(rows, hold),
-            _price_note(table),
-            shared_note(rows, (*told_apart, axis, *lines), needed=bool(panels)),
+            _bounds_note(rows, hold, note),
+            _limits_note(pd.concat(audited), rows),
             data_note(rows),
         ],
-        headings=_headings(rows, rules),
-        labels=(LABELS[axis], epsilon_label(rows)),
+        caption=[
+            _price_note(table),
+            distance_in_words(rows),
+            shared_note(rows, (*by_panel, axis, *lines), needed=bool(panels)),
+        ],
+        headings=("", "Audited ε as a share of the accounted ε")[: 1 + with_shares],
+        labels=(LABELS[axis], "" if with_shares else epsilon_label(rows)),
         sharey=True,
     )
-    for block, rule in zip(blocks, rules, strict=True):
-        for axes, place in zip(block, places, strict=True):
-            points = place.of(drawn)
-            of_panel = style.accounted_of_panel(accounted, place.of(rows)["adjacency"])
-            of_series = {f"accounted_{name}": one for name, one in of_panel.items()}
-            if _HEURISTIC in finite:
-                of_series[_HEURISTIC] = style.HEURISTIC
-            _draw_accounted(axes, points, axis, of_series)
-            for curve, options in _curves(points[points["series"] == rule], lines, looks, hold):
-                draw_line(axes, curve, axis, options)
-    _scale([axes for block in blocks for axes in block], drawn, rows[axis])
+    for axes, place in zip(blocks[0], places, strict=True):
+        of_panel = style.accounted_of_panel(accounted, place.of(rows)["adjacency"])
+        of_series = {f"accounted_{name}": one for name, one in of_panel.items()}
+        if _HEURISTIC in finite:
+            of_series[_HEURISTIC] = style.HEURISTIC
+        _draw_accounted(axes, place.of(drawn), axis, of_series)
+    for axes, points in zip(blocks[0], audited, strict=True):
+        for curve, options in _curves(points, lines, looks, hold):
+            draw_line(axes, curve, axis, options)
+    if with_shares:
+        blocks[0][0].set_ylabel(epsilon_label(rows))
+    _scale(blocks[0], drawn, rows[axis])
+    for axes, points in zip(*blocks[1:], audited, strict=True) if with_shares else ():
+        _draw_shares(axes, points, axis, [*_curves(points, lines, looks, hold)])
     return figure, table
+
+
+def _beside_limits(points: pd.DataFrame, rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The audited points of a panel, with the accounted epsilon of their adjacency as `limit`."""
+    is_substitute = Adjacency.SUBSTITUTE in {*rows["adjacency"]}
+    series = f"accounted_{'substitute' if is_substitute else 'add_remove'}"
+    on = [key for key in keys if key != "num_runs"]
+    limits = points.loc[points["series"] == series, [*on, "epsilon"]]
+    audited = points[points["series"].isin({_AUDITED, _IN_SAMPLE})]
+    return audited.merge(limits.rename(columns={"epsilon": "limit"}), on=on, how="left")
+
+
+def _draw_shares(
+    axes: Axes,
+    points: pd.DataFrame,
+    axis: str,
+    curves: Sequence[tuple[pd.DataFrame, dict[str, Any]]],
+) -> None:
+    """Bounds over what is accounted, which a logarithmic axis of epsilon hides."""
+    for curve, options in curves:
+        shares = {name: curve[name] / curve["limit"] for name in ("epsilon", "error_bar")}
+        draw_line(axes, curve.assign(**shares), axis, options)
+    axes.axhline(1.0, **style.ACCOUNTED["substitute"])
+    _scale_along(axes, points[axis])
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
 def _bounds_table(
@@ -182,28 +218,6 @@ def _accounted_table(rows: pd.DataFrame, point: list[str], column: str) -> pd.Da
             " figures"
         )
     return groups.max().rename("epsilon").reset_index()
-
-
-def _drawn_rules(table: pd.DataFrame, *, in_sample: bool) -> list[str]:
-    """The audited series that get panels."""
-    rules = [series for series in (_AUDITED, _IN_SAMPLE) if (table["series"] == series).any()]
-    if not in_sample:
-        return rules[:1]
-    if _IN_SAMPLE not in rules:
-        raise InputError("the summary has no bounds of a rule that is not valid")
-    return rules
-
-
-def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
-    if rules == [_AUDITED]:
-        return [""]  # the note names the rule
-    headings = []
-    for series in rules:
-        valid = series == _AUDITED
-        rule = rows.loc[rows["is_valid"] == valid, "threshold_rule"].iloc[0]
-        name = f"{rule} (the published rule)" if rule == "in_sample" else f"{rule} rule"
-        headings.append(f"{name}: {'a valid lower' if valid else 'not a valid'} bound")
-    return headings
 
 
 def _lines(points: pd.DataFrame, settings: Sequence[str]) -> dict[_Line, pd.DataFrame]:
@@ -288,19 +302,30 @@ def _marker_legend() -> list[dict[str, Any] | str]:
     ]
 
 
-def _bounds_note(rows: pd.DataFrame, hold: str) -> str:
+def _bounds_note(rows: pd.DataFrame, hold: str, note: str) -> str:
     """What the lower bounds assume, in one sentence."""
     valid = rows["is_valid"]
-    rule = (rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0]
-    warning = "" if valid.any() else " (not valid)"
-    level = confidence_in_words(rows["significance"].iloc[0])
-    confidence = f" {level} confidence for {_HOLD[hold]}," if valid.any() else ""
+    rule = str((rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0])
+    confidence = stated_confidence(rows, note, of=_HOLD[hold]) if valid.any() else ", NOT valid"
     runs = "models" if is_trained(rows).any() else "runs"
     return (
-        f"Lower bounds: {rule} rule{warning}, {conversion_in_words(rows)},{confidence}"
+        f"Lower bounds: {rule_in_words(rule)}, {conversion_in_words(rows)}{confidence},"
         f" R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
         f"{means_in_words(rows)}"
     )
+
+
+def _limits_note(points: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """How points and bars above what is accounted are to be read, if there are any."""
+    above = int((points["epsilon"] > points["limit"]).sum())
+    if above:
+        return (
+            f"{above} of {len(points)} points exceed the accounted ε; a valid bound may do so with"
+            f" a probability of {100 * rows['significance'].iloc[0]:g} %"
+        )
+    if (points["epsilon"] + points["error_bar"] > points["limit"]).any():
+        return "Bars are the error of a mean: where they cross the accounted ε, no mean exceeds it"
+    return ""
 
 
 def _price_note(table: pd.DataFrame) -> str:
@@ -320,12 +345,9 @@ def _price_note(table: pd.DataFrame) -> str:
     difference = float((both[_IN_SAMPLE] - both[_AUDITED]).mean())
     size = f"{abs(difference):.2f}"
     direction = "higher" if difference > 0 else "lower"
-    name = points.loc[points["series"] == _IN_SAMPLE, "threshold_rule"].iloc[0]
-    rule = (
-        f"The rule of most papers ({name})" if name == ThresholdRule.IN_SAMPLE else f"Rule {name}"
-    )
+    rule = rule_in_words(points.loc[points["series"] == _IN_SAMPLE, "threshold_rule"].iloc[0])
     compared = f"{size} {direction}" if size != "0.00" else "the same to within 0.01"
-    return f"{rule}, which is not valid, gives bounds that are {compared} on average"
+    return f"{rule[:1].upper()}{rule[1:]}: not valid, and {compared} on average."
 
 
 def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: style.Styles) -> None:
@@ -342,18 +364,9 @@ def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: styl
 
 def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float]") -> None:
     """Gives all panels the same range, so that rules and settings compare."""
-    by_noise = values.name == "noise_multiplier"
     for axes in panels:
-        low, high = axes.dataLim.intervalx
-        if by_noise and high > 5 * low:  # enough for round numbers at every panel
-            axes.set_xscale("log")
-            axes.set_xlim(low / 1.15, high * 1.15)
-            log_ticks(axes, axis="x")
-        elif values.name == "step" or values.min() <= 0:  # a logarithmic axis has no 0
-            axes.set_xlim(left=min(0.0, float(values.min())))
-        else:  # the others have few values, each of which gets a tick
-            value_ticks(axes, values)
-    if by_noise and (table["epsilon"] > 0).all():
+        _scale_along(axes, values)
+    if values.name == "noise_multiplier" and (table["epsilon"] > 0).all():
         for axes in panels:
             axes.set_yscale("log")
             log_ticks(axes, axis="y")
@@ -368,3 +381,15 @@ def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float
         limits = 0.0, 1.05 * float(highest) or 1.0
     for axes in panels:
         axes.set_ylim(*limits)
+
+
+def _scale_along(axes: Axes, values: "pd.Series[float]") -> None:
+    low, high = axes.dataLim.intervalx
+    if values.name == "noise_multiplier" and high > 5 * low:  # enough for round numbers
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.15, high * 1.15)
+        log_ticks(axes, axis="x")
+    elif values.name == "step" or values.min() <= 0:  # a logarithmic axis has no 0
+        axes.set_xlim(left=min(0.0, float(values.min())))
+    else:  # the others have few values, each of which gets a tick
+        value_ticks(axes, values)

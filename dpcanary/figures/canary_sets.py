@@ -21,6 +21,7 @@ from dpcanary.figures.notes import (
     number_range,
     shared_note,
     slots_in_words,
+    stated_confidence,
 )
 from dpcanary.figures.rows import check_agree, has_shown_conversion
 
@@ -80,18 +81,17 @@ def draw_canary_sets(
             ["canaries:", *options.values()],
             style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
         ],
-        notes=[
-            note,
-            _note(rows, finite=finite),
+        notes=[note, _note(rows, note, finite=finite), data_note(rows)],
+        caption=[
+            _meaning_without_noise(rows) if not finite else "",
             shared_note(rows, (), needed=True),
-            data_note(rows),
         ],
         labels=("step", ""),
     )
     for axes, measure in zip(panels, [_LOSS_GAP, *rules], strict=True):
         for canary in canaries:
             shown = (values["measure"] == measure) & (values["canary"] == canary)
-            _draw_line(axes, values[shown], options[canary])
+            _draw_line(axes, values[shown], options[canary], is_bound=measure != _LOSS_GAP)
         axes.set_xlim(left=0)
         if measure == _LOSS_GAP:
             axes.set_ylabel("loss gap (nats)")
@@ -144,12 +144,21 @@ def _mean_of(values: "pd.Series[float]") -> dict[str, float]:
     }
 
 
-def _draw_line(axes: Axes, values: pd.DataFrame, options: dict[str, Any]) -> None:
-    """The mean with a band of one standard deviation, as in the paper, and every training."""
+def _draw_line(
+    axes: Axes, values: pd.DataFrame, options: dict[str, Any], *, is_bound: bool
+) -> None:
+    """The mean with a band of one standard deviation, as in the paper, and every training.
+
+    A bound is never below 0, nor above what right guesses of all slots show: bands of bounds end
+    at the smallest and the largest training of their step.
+    """
     of_step = values.groupby("step")["value"]
     mean, deviation = of_step.mean(), of_step.std(ddof=1).fillna(0.0)
+    low, high = mean - deviation, mean + deviation
+    if is_bound:
+        low, high = low.clip(lower=of_step.min()), high.clip(upper=of_step.max())
     colour = options["color"]
-    draw_band(axes, mean.index, mean - deviation, mean + deviation, colour, opacity=0.15)
+    draw_band(axes, mean.index, low, high, colour, opacity=0.15)
     axes.plot(values["step"], values["value"], ".", color=colour, alpha=0.35, markersize=3)
     axes.plot(mean.index, mean, **options)
 
@@ -160,21 +169,22 @@ def _title(measure: str) -> str:
     return f"{measure.replace('_', ' ').capitalize()} ({threshold_rule_named(measure).slots})"
 
 
-def _note(rows: pd.DataFrame, *, finite: bool) -> str:
-    level = confidence_in_words(rows["significance"].iloc[0])
+def _note(rows: pd.DataFrame, note: str, *, finite: bool) -> str:
     runs, repeats = number_range(rows["num_runs"]), rows["repeat"].nunique()
     drawn = (
         f"{runs} model{'' if runs == '1' else 's'}{slots_in_words(rows)}; points: {repeats}"
-        " repeats, lines: their mean, bands: ± 1 standard deviation"
+        " repeats, lines: their mean, bands: ± 1 standard deviation within what was seen"
     )
     if finite:
-        return (
-            f"Lower bounds: {level} confidence for each point alone, GDP conversion (Steinke:"
-            f" direct), {drawn}"
-        )
-    # No curve is assumed of a mechanism without noise: any number is below its epsilon.
+        level = stated_confidence(rows, note)
+        return f"Lower bounds: GDP conversion (Steinke: direct){level}, {drawn}"
+    return f"Trained without noise, so that the true ε is infinite; {drawn}"
+
+
+def _meaning_without_noise(rows: pd.DataFrame) -> str:
+    """What bounds say that assume the curve of a mechanism which the training has not."""
+    level = confidence_in_words(rows["significance"].iloc[0])
     return (
-        "Trained without noise: the true ε is infinite. Numbers are the largest ε of a Gaussian"
-        f" mechanism (Steinke: of any) that so many right guesses refute at {level} confidence,"
-        f" {drawn}"
+        "Numbers are the largest ε of a Gaussian mechanism (Steinke: of any mechanism) that so many"
+        f" right guesses refute at {level} confidence."
     )

@@ -10,22 +10,24 @@ from matplotlib.figure import Figure
 from dpcanary.adversaries.landscape_law import Law, exact_law
 from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.core.adjacency import ADJACENCIES
-from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
-from dpcanary.figures.layout import make_frame
-from dpcanary.figures.notes import epsilon_label
+from dpcanary.figures.layout import draw_line, make_frame
+from dpcanary.figures.notes import (
+    audited_heading,
+    epsilon_label,
+    means_in_words,
+    rule_in_words,
+    stated_confidence,
+)
 
 _PLACE = ("noise_multiplier", "batch_size")
 _EXACT = {"exact": "epsilon_hidden_state", "exact_gdp": "epsilon_hidden_state_gdp"}
-_LINES: dict[str, dict[str, Any]] = {
-    "exact": {"linestyle": ":", "linewidth": 1.6, "label": "exact, final model only"},
-    "exact_gdp": {"linestyle": "-", "linewidth": 0.9, "label": "exact μ, converted as if Gaussian"},
-}
-_MARKERS: dict[str, dict[str, Any]] = {
-    Conversion.GDP: {"label": "GDP conversion (assumes a Gaussian curve)"},
-    Conversion.DIRECT: {"markerfacecolor": "white", "label": "direct conversion (no assumption)"},
+# The exact series that a conversion estimates, and the heading of their panels.
+_OF_CONVERSION = {
+    Conversion.GDP.value: ("exact_gdp", "GDP conversion: as if the curve were Gaussian"),
+    Conversion.DIRECT.value: ("exact", "Direct conversion: no assumption"),
 }
 _AXES = {"step": "training step", "landscape_threshold": "threshold h of the landscape / C"}
 _MOST_MARKERS = 7
@@ -46,7 +48,7 @@ _POINTS, _LEAST_DENSITY = 401, 1e-4
 def draw_hidden_state(
     summary: pd.DataFrame, *, axis: str, note: str = ""
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draws a panel for each noise multiplier, with a colour for each batch size.
+    """Draws a panel for each conversion and noise multiplier, with a colour for each batch size.
 
     The axis is a key of `_AXES`; along `landscape_threshold`, the step is the last one. The table
     has one row per point of a `series` (audited, exact, exact_gdp or accounted), with `epsilon`
@@ -58,26 +60,27 @@ def draw_hidden_state(
     adjacency = str(summary["adjacency"].iloc[0])
     accounted = style.ACCOUNTED[adjacency] | {"label": "all models seen, accounted"}
     grey: dict[str, Any] = {"color": "#4D4D4D"}
-    conversions = dict.fromkeys(table["conversion"].dropna())
-    figure, [panels] = make_frame(
+    conversions = [one for one in _OF_CONVERSION if (table["conversion"] == one).any()]
+    figure, blocks = make_frame(
         titles=[f"σ = {noise:g}" for noise, _ in settings],  # noqa: RUF001
-        panel_size=(3.4, 2.7),
+        panel_size=(3.4, 2.4),
         legend=[
             ["batch size B:", *looks.values()],
             [
-                "audited ε (lower bound):",
-                *(
-                    grey | {"marker": "o", "linestyle": "none"} | _MARKERS[one]
-                    for one in conversions
-                ),
+                audited_heading(note),
+                grey | {"marker": "o", "linestyle": "none", "label": "final model"},
+                "ε:",
+                accounted,
+                grey | {"label": "exact, final model"},
             ],
-            ["ε:", accounted, *(grey | options for options in _LINES.values())],
         ],
-        notes=[note, _bounds_note(summary)],
+        notes=[note, _bounds_note(summary, note)],
+        headings=[_OF_CONVERSION[one][1] for one in conversions],
         labels=(_AXES[axis], epsilon_label(summary)),
     )
-    for axes, (_, points) in zip(panels, settings, strict=True):
-        _draw_epsilons(axes, points, axis, looks, accounted)
+    for panels, conversion in zip(blocks, conversions, strict=True):
+        for axes, (_, points) in zip(panels, settings, strict=True):
+            _draw_epsilons(axes, points, axis, looks, accounted, conversion)
     return figure, table
 
 
@@ -130,30 +133,27 @@ def _draw_epsilons(
     axis: str,
     looks: dict[float, dict[str, Any]],
     accounted: dict[str, Any],
+    conversion: str,
 ) -> None:
     level = points[points["series"] == "accounted"].drop_duplicates(axis).sort_values(axis)
     axes.plot(level[axis], level["epsilon"], **accounted)
     for size, look in looks.items():
         of_size = points[points["batch_size"] == size]
-        for series, options in _LINES.items():
-            curve = of_size[of_size["series"] == series]
-            axes.plot(curve[axis], curve["epsilon"], color=look["color"], **options)
-        for conversion, curve in of_size[of_size["series"] == "audited"].groupby("conversion"):
-            # So few points that markers do not cover each other, the first one among them.
-            shown = curve.iloc[:: max(1, (len(curve) - 1) // (_MOST_MARKERS - 1))]
-            options = look | {"linestyle": "none", "elinewidth": 0.8} | _MARKERS[str(conversion)]
-            axes.errorbar(shown[axis], shown["epsilon"], yerr=shown["error_bar"], **options)
+        exact = of_size[of_size["series"] == _OF_CONVERSION[conversion][0]]
+        axes.plot(exact[axis], exact["epsilon"], color=look["color"], linewidth=1.1)
+        curve = of_size[of_size["conversion"] == conversion]
+        # So few points that markers do not cover each other, the first one among them.
+        shown = curve.iloc[:: max(1, (len(curve) - 1) // (_MOST_MARKERS - 1))]
+        draw_line(axes, shown, axis, look | {"linestyle": "none", "elinewidth": 0.8, "capsize": 0})
     axes.set_ylim(bottom=0.0)
 
 
-def _bounds_note(summary: pd.DataFrame) -> str:
-    runs, repeats = summary["num_runs"].max(), summary["repeat"].nunique()
-    level = confidence_in_words(summary["significance"].iloc[0])
+def _bounds_note(summary: pd.DataFrame, note: str) -> str:
+    rule = rule_in_words(str(summary["threshold_rule"].iloc[0]))
     return (
-        f"Lower bounds: {summary['threshold_rule'].iloc[0]} rule, {level} confidence for each"
-        f" point alone, R = {runs:,} runs; mean ± 2 standard errors of {repeats} repeats."
-        " Where the solid and the dotted line differ, the trade-off curve is not Gaussian, and"
-        " the GDP conversion may state more than the exact ε"
+        f"Lower bounds: {rule}{stated_confidence(summary, note)}, R ="
+        f" {summary['num_runs'].max():,} runs{means_in_words(summary)}. Only direct conversion"
+        " bounds the ε of the final model where its curve is not Gaussian"
     )
 
 

@@ -41,6 +41,7 @@ def make_frame(
     panel_size: tuple[float, float],
     legend: Sequence[Sequence[Entry]],
     notes: Sequence[str],
+    caption: Sequence[str] = (),
     columns: int | None = None,
     headings: Sequence[str] = ("",),
     labels: tuple[str, str] = ("", ""),
@@ -54,6 +55,8 @@ def make_frame(
             stand side by side.
         legend: its groups, each of which starts a row.
         notes: what a reader must know; each starts a line and is wrapped to the figure's width.
+        caption: sentences on what the figure shows, which stand beside it and not in it: they are
+            the figure's label, and `storage.write_figure` keeps them.
         columns: panels side by side; by default up to three.
         headings: one for each block of panels. Blocks stand one above the other, or side by side
             if each is a single panel.
@@ -75,6 +78,7 @@ def make_frame(
     footer = len(legend_rows) * _LEGEND_ROW + len(lines) * _NOTE_LINE + 2.5 * _GAP
     body_height = 0.5 + down * (rows * panel_size[1] + _HEADING * any(headings))
     figure = Figure(figsize=(width, body_height + footer), layout="constrained")
+    figure.set_label(" ".join(filter(None, caption)))
     body, below = figure.subfigures(2, 1, height_ratios=[body_height, footer], squeeze=False).flat
     _fill_footer(below, legend_rows, lines, height=footer)
     parts = [body]

@@ -6,13 +6,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame
-from dpcanary.figures.notes import data_note, epsilon_label, shared_note
+from dpcanary.figures.notes import (
+    audited_heading,
+    data_note,
+    epsilon_label,
+    shared_note,
+    stated_confidence,
+)
 from dpcanary.figures.panels import panels_of
 from dpcanary.figures.rows import check_agree, has_shown_conversion, over_repeats
 
@@ -51,15 +56,15 @@ def draw_models_trained(
         titles=[place.title for place in places],
         panel_size=(4.6, 3.4),
         legend=[
-            ["audited ε (lower bound):", *looks.values()],
+            [audited_heading(note), *looks.values()],
             style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
         ],
         notes=[
             note,
-            _note(rows),
-            shared_note(rows, panel, needed=bool(panels)),
+            _note(rows, note),
             data_note(rows),
         ],
+        caption=[shared_note(rows, panel, needed=bool(panels))],
         labels=("models trained", epsilon_label(rows)),
         sharey=True,
     )
@@ -102,10 +107,9 @@ def _order(line: tuple[Any, ...]) -> tuple[Any, ...]:
     return slots, guesses, -place if guesses else place, line[1:]
 
 
-def _note(rows: pd.DataFrame) -> str:
-    level = confidence_in_words(rows["significance"].iloc[0])
+def _note(rows: pd.DataFrame, note: str) -> str:
     canary = style.canary_name(str(rows["canary"].iloc[0]))
     return (
-        f"Canary: {canary}. Lower bounds: {level} confidence for each point alone, GDP"
-        " conversion except where it says otherwise; mean ± 2 standard errors over repeats"
+        f"Canary: {canary}. Lower bounds: GDP conversion except where the legend says"
+        f" otherwise{stated_confidence(rows, note)}; mean ± 2 standard errors over repeats"
     )

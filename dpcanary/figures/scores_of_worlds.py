@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from dpcanary.core.printing import rounded_down
+from dpcanary.core.printing import confidence_in_words, rounded_down
 from dpcanary.figures import style
 from dpcanary.figures.attacks import (
     MECHANISM,
@@ -22,7 +22,7 @@ from dpcanary.figures.attacks import (
     ordered,
 )
 from dpcanary.figures.layout import Entry, make_frame
-from dpcanary.figures.notes import number_range
+from dpcanary.figures.notes import number_range, rule_in_words
 from dpcanary.figures.panels import settings_in_words
 from dpcanary.scoring.world_scores import WorldScores
 
@@ -121,18 +121,18 @@ def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity
 def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name: str) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
-    The trade-off curve of the bound is drawn: by what it says, no attack that decides between the
-    worlds has error rates below the true curve, which is at most this. `name` is that of the data.
+    The trade-off curve of a valid bound is drawn: by what it says, no attack that decides between
+    the worlds has error rates below the true curve, which is at most this. `name` is that of the
+    data.
     """
-    valid = "" if bound.is_valid else "NOT VALID: "
-    label = f"{valid}bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
+    label = f"bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
     entries: list[Entry] = [
         *(
             Patch(color=colour, alpha=0.7, label=f"world {world}")
             for world, colour in enumerate(style.WORLD_COLOURS)
         ),
         {"color": _MEASURED, "label": "measured"},
-        {"color": _BOUND, "linestyle": "--", "label": label},
+        *([{"color": _BOUND, "linestyle": "--", "label": label}] if bound.is_valid else []),
         {"color": "#8A8A8A", "linestyle": ":", "label": "guessing"},
     ]
     figure, [[left, right]] = make_frame(
@@ -141,11 +141,12 @@ def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name
         legend=[entries],
         notes=[
             f"{name}: {len(scores.world0):,} scores of world 0 and {len(scores.world1):,} of world"
-            f" 1; rule {bound.threshold_rule}, conversion {bound.conversion.value}, significance"
-            f" {bound.significance:g}",
-            f"If this holds: {bound.assumption}",
-            "Measured error rates have no confidence bounds; the lowest rest on single scores",
+            f" 1; {rule_in_words(str(bound.threshold_rule))}, {bound.conversion.value} conversion,"
+            f" {confidence_in_words(bound.significance)} confidence"
+            if bound.is_valid
+            else f"{name}: no valid bound, {bound.assumption}",
         ],
+        caption=[f"The bound assumes: {bound.assumption}."] if bound.is_valid else [],
     )
     edges = _bin_edges(scores.world0, scores.world1)
     for part, colour in zip((scores.world0, scores.world1), style.WORLD_COLOURS, strict=True):
@@ -159,7 +160,8 @@ def _draw_error_rates(axes: Axes, scores: WorldScores, bound: "EpsilonEstimate")
     axes.plot([0, 1], [1, 0], color="#8A8A8A", linestyle=":")
     measured = measured_error_curve(scores.world0, scores.world1)
     rates = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, _GRID)])
-    axes.plot(rates, _allowed(bound, rates), color=_BOUND, linestyle="--")
+    if bound.is_valid:
+        axes.plot(rates, _allowed(bound, rates), color=_BOUND, linestyle="--")
     axes.plot(*measured, color=_MEASURED, drawstyle="steps-post")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set(xlabel="false positive rate", ylabel="false negative rate")

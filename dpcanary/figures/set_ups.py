@@ -15,13 +15,19 @@ from numpy.typing import NDArray
 
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.gdp import gdp_delta
-from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.experiment.summary import LINES, PANELS, SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Profile
 from dpcanary.figures.layout import draw_band, make_frame
-from dpcanary.figures.notes import data_note, means_in_words, number_range, shared_note
+from dpcanary.figures.notes import (
+    data_note,
+    means_in_words,
+    number_range,
+    rule_in_words,
+    shared_note,
+    stated_confidence,
+)
 from dpcanary.figures.panels import known_batches, panels_of, settings_in_words
 from dpcanary.figures.rows import valid_rows
 
@@ -108,12 +114,11 @@ def draw_gradient_norm(
         ],
         notes=[
             note,
-            "Norm of the canary's gradient at the recorded parameters, before clipping. Bands: mean"
-            f" ± 2 standard deviations over {number_range(table['num_runs'])} models of both"
-            " worlds",
-            shared_note(rows, (*panels, "max_grad_norm"), needed=True),
+            "Before clipping. Bands: mean ± 2 standard deviations over"
+            f" {number_range(table['num_runs'])} models of both worlds",
             data_note(rows),
         ],
+        caption=[shared_note(rows, (*panels, "max_grad_norm"), needed=True)],
         labels=("training step", "norm of the canary's gradient"),
         sharey=True,
     )
@@ -188,7 +193,11 @@ def draw_privacy_profile(
                 _DELTA | {"label": f"δ = {style.number(delta)}"},
             ],
         ],
-        notes=[note, _bound_note(rows), shared_note(rows, panels, needed=True), data_note(rows)],
+        notes=[note, _bound_note(rows, note), data_note(rows)],
+        caption=[
+            f"Assumption: {rows['assumption'].iloc[0]}.",
+            shared_note(rows, panels, needed=True),
+        ],
         labels=("ε", "δ(ε)"),
         sharey=True,
     )
@@ -199,13 +208,12 @@ def draw_privacy_profile(
     return figure, table
 
 
-def _bound_note(rows: pd.DataFrame) -> str:
-    level = confidence_in_words(rows["significance"].iloc[0])
+def _bound_note(rows: pd.DataFrame, note: str) -> str:
+    rule = str(rows["threshold_rule"].iloc[0])
     return (
-        f"Audited: δ(ε) of the Gaussian curve of the lower bound on μ, by the"
-        f" {rows['threshold_rule'].iloc[0]} rule, {level} confidence for each bound alone,"
-        f" R = {number_range(rows['num_runs'])} models{means_in_words(rows, errors=False)}."
-        f" Assumption: {rows['assumption'].iloc[0]}"
+        f"Audited: Gaussian curve of the lower bound on μ, {rule_in_words(rule)}"
+        f"{stated_confidence(rows, note)}, R = {number_range(rows['num_runs'])} models"
+        f"{means_in_words(rows, errors=False)}"
     )
 
 

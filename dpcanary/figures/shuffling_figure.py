@@ -7,12 +7,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpcanary.core.adjacency import ADJACENCIES
-from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame
-from dpcanary.figures.notes import epsilon_label, means_in_words, number_range
+from dpcanary.figures.notes import (
+    audited_heading,
+    conversion_in_words,
+    epsilon_label,
+    means_in_words,
+    number_range,
+    rule_in_words,
+    stated_confidence,
+)
 from dpcanary.figures.rows import check_agree, last_rows
 from dpcanary.training.training_settings import Sampling
 
@@ -58,10 +65,10 @@ def draw_shuffling(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd
         titles=[ADJACENCIES[one] for one in panels],
         panel_size=(3.6, 3.1),
         legend=[
-            ["audited ε (lower bound):", *_present(_AUDITED, table)],
+            [audited_heading(note), *_present(_AUDITED, table), *_zero(table)],
             ["ε:", *_present(_ACCOUNTED, table)],
         ],
-        notes=[note, _bounds_note(rows), _setting(shuffled)],
+        notes=[note, _bounds_note(rows, note), _setting(shuffled)],
         labels=("noise multiplier σ", epsilon_label(rows)),  # noqa: RUF001
         sharey=True,
     )
@@ -127,25 +134,32 @@ def _present(looks: dict[str, dict[str, Any]], table: pd.DataFrame) -> list[dict
     return [look for series, look in looks.items() if (table["series"] == series).any()]
 
 
+def _zero(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The legend's entry of bounds of 0, if there are any."""
+    grey = {"color": "#4D4D4D", "marker": "o", "markerfacecolor": "white", "linestyle": "none"}
+    return [grey | {"label": "0, at the axis"}] if (table["epsilon"] == 0).any() else []
+
+
 def _draw(axes: Axes, points: pd.DataFrame) -> None:
     for series, look in {**_ACCOUNTED, **_AUDITED}.items():
         curve = points[points["series"] == series]
-        if (curve["epsilon"] > 0).any():
-            # A logarithmic axis has no 0: the line has a gap there.
-            shown = curve["epsilon"].where(curve["epsilon"] > 0)
-            draw_line(axes, curve.assign(epsilon=shown), _NOISE, look)
+        # A logarithmic axis has no 0: the line has a gap there, and a marker stands on the axis.
+        shown = curve["epsilon"].where(curve["epsilon"] > 0)
+        draw_line(axes, curve.assign(epsilon=shown), _NOISE, look)
+        zeros = look | {"markerfacecolor": "white", "linestyle": "none", "clip_on": False}
+        for place in curve.loc[curve["epsilon"] == 0, _NOISE]:
+            axes.plot([place], [0.0], transform=axes.get_xaxis_transform(), **zeros)
     axes.set_xscale("log")
     axes.set_yscale("log")
     log_ticks(axes, axis="x")
     log_ticks(axes, axis="y")
 
 
-def _bounds_note(rows: pd.DataFrame) -> str:
-    level = confidence_in_words(rows["significance"].iloc[0])
+def _bounds_note(rows: pd.DataFrame, note: str) -> str:
     return (
-        f"Lower bounds: {rows['threshold_rule'].iloc[0]} rule, {rows['conversion'].iloc[0]}"
-        f" conversion, {level} confidence for each point alone, R ="
-        f" {number_range(rows['num_runs'])} runs{means_in_words(rows)}; bounds of 0 are not drawn"
+        f"Lower bounds: {rule_in_words(str(rows['threshold_rule'].iloc[0]))},"
+        f" {conversion_in_words(rows)}{stated_confidence(rows, note)}, R ="
+        f" {number_range(rows['num_runs'])} runs{means_in_words(rows)}"
     )
 
 
@@ -153,6 +167,5 @@ def _setting(shuffled: "pd.Series[Any]") -> str:
     batches, steps = int(shuffled["batches_per_pass"]), int(shuffled["num_steps"])
     return (
         f"{batches} batches in a pass, {steps // batches} passes; the adversary sees every noisy"
-        " sum. A bound above the dashed line shows that Poisson accounting does not hold for"
-        " shuffled batches"
+        " sum"
     )

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpcanary.core.files import write_atomically, write_text
-from dpcanary.core.provenance import KEY
+from dpcanary.core.provenance import DESCRIPTION, KEY
 from dpcanary.core.tsv_tables import read_table
 from dpcanary.errors import InputError
 from dpcanary.experiment.summary import COLUMNS
@@ -167,12 +167,13 @@ def write_figure(
     """Writes a figure twice and its numbers; the same input gives the same bytes.
 
     The PDF is without the time of its creation, and the PNG without the name of the software. The
-    PNG carries `origin`: what the figure is of an experiment; see `provenance`. Nothing is written
-    before all is drawn.
+    PNG carries `origin`, what the figure is of an experiment (see `provenance`), and its caption.
+    Nothing is written before all is drawn.
     """
+    texts = {KEY: origin, DESCRIPTION: str(figure.get_label())}
     metadata: dict[Path, dict[str, str | None]] = {
         pdf: {"CreationDate": None},
-        png: {"Software": None} | ({KEY: origin} if origin else {}),
+        png: {"Software": None} | {key: text for key, text in texts.items() if text},
     }
     rendered = {path: io.BytesIO() for path in metadata}
     for path, kind in ((png, "png"), (pdf, "pdf")):

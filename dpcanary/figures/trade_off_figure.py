@@ -5,6 +5,7 @@ mechanism's curve is Gaussian, and that of the largest epsilon that can be shown
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from dpcanary.figures.attacks import (
     thinned,
 )
 from dpcanary.figures.layout import Entry, make_frame
-from dpcanary.figures.notes import shared_note
+from dpcanary.figures.notes import is_marked, shared_note
 from dpcanary.figures.panels import panels_of
 
 # Series, canary, audit, false positive and false negative rates.
@@ -38,8 +39,7 @@ _ADJACENCIES = ("substitute", "add_remove")
 _COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
 _MOST_POINTS = 400
 _NOTE = (
-    "Measured: the first repeat's models after the last step; bands: 95 % confidence for each point"
-    " alone; rates of 0 are not shown"
+    "First repeat, last step; bands: 95 % confidence for each point alone; rates of 0 are not shown"
 )
 _BAND = ("confidence_low", "confidence_high")
 _CEILING: dict[str, Any] = {"color": "#B2182B", "linestyle": "-.", "linewidth": 1.4, "zorder": 2.6}
@@ -56,6 +56,8 @@ def draw_trade_off(
     The table has one row per point of a curve.
     """
     attacks = ordered(attacks, panels or MECHANISM)
+    if is_marked(note):  # a curve of a bound that does not hold would look like one that does
+        attacks = [replace(attack, shown=None) for attack in attacks]
     rows = pd.DataFrame([attack.row for attack in attacks])
     places = panels_of(rows, panels or MECHANISM, falling=not panels)
     groups = [[attacks[index] for index in place.of(rows).index] for place in places]
@@ -73,10 +75,12 @@ def draw_trade_off(
             note,
             _NOTE,
             f"Audited μ and the bound of direct: {'; '.join(stated)}" if stated else "",
-            # What all audits share, if their settings are known.
+        ],
+        # What all audits share, if their settings are known.
+        caption=[
             shared_note(rows, panels or MECHANISM, needed=bool(panels))
             if "num_records" in rows
-            else "",
+            else ""
         ],
         labels=("false positive rate", "false negative rate"),
     )

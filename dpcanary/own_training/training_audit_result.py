@@ -205,7 +205,7 @@ class OwnAudit:
 
         return shown(draw_scores_of_worlds(self.scores, self.estimate, name="own training"), path)
 
-    def report(self, path: Path | str | None = None) -> Path:
+    def report(self, path: Path | str | None = None, *, author: str = "") -> Path:
         """Writes the report, one HTML page that works offline; it calls the audit as the file.
 
         By default `own_training.html` in the current folder.
@@ -231,7 +231,7 @@ class OwnAudit:
             seconds=self.seconds,
             findings=[*self._accounted_lines(), *self._hint_lines()],
         )
-        write_report(target, page)
+        write_report(target, page, author=author)
         return target
 
     def __repr__(self) -> str:

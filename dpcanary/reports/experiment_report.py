@@ -1,6 +1,6 @@
 """The report of an experiment, from its results folder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.core.adjacency import ADJACENCIES
 from dpcanary.core.files import read_header, sha256_of_file
-from dpcanary.core.printing import lettered, rounded_up
-from dpcanary.core.provenance import check_origin, verified_in_words
+from dpcanary.core.printing import lettered, rounded_down, rounded_up
+from dpcanary.core.provenance import DESCRIPTION, check_origin, text_of_png, verified_in_words
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
@@ -25,7 +25,6 @@ from dpcanary.experiment.results_table import (
     in_words,
     read_summary,
     results_table,
-    shown_in_words,
     substitute_in_words,
     targets_in_words,
 )
@@ -51,13 +50,18 @@ _COLUMNS = (
     "audit", "canary", "adjacency", "models", "shown", "add/remove", "substitute", "rule", "proof",
     "if",
 )  # fmt: skip
-# The canaries whose audit is on the first screen, if there is one: the strongest that audits
+# The canaries whose audit is on the first page, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
 )
+_OTHER_LOOPS = (
+    "The loop that trains the model in use: dpcanary trained these models itself. `dpcanary check`"
+    " tests a loop."
+)
+_NO_TRAINING = "Any training: scores were drawn from the known law of a worst case."
 
 
 def report_of_experiment(folder: Path) -> Report:
@@ -75,9 +79,10 @@ def report_of_experiment(folder: Path) -> Report:
     pictures, left_out = _pictures(products, folder, table)
     last = summary.drop_duplicates("audit", keep="last").set_index("audit")
     methods = _methods(experiment, table, last)
+    data = [*datasets_in_words(products, folder)] or [("data", _no_data(experiment))]
     return Report(
         title=experiment.settings.experiment,
-        headline=_headline(experiment, table, last),
+        headline=_headline(experiment, table, last, data),
         columns=_COLUMNS,
         rows=[
             Row(_cells(row, own), [*_details(products, folder, row["audit"], last)])
@@ -85,10 +90,11 @@ def report_of_experiment(folder: Path) -> Report:
         ],
         notes=[*meanings, in_words(table), *left_out],
         pictures=pictures,
-        data=[*datasets_in_words(products, folder)] or [("data", _no_data(experiment))],
+        data=data,
         provenance=[*_provenance(products, folder)],
         methods=methods.paragraphs,
         references=methods.references,
+        sources=[*_sources(products, folder)],
     )
 
 
@@ -103,21 +109,19 @@ def _no_data(experiment: Experiment) -> str:
     return "; ".join(["not read, since observations are released", *named])
 
 
-def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Headline:
+def _headline(
+    experiment: Experiment,
+    table: pd.DataFrame,
+    last: pd.DataFrame,
+    data: Sequence[tuple[str, str]],
+) -> Headline:
     order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
     ranks = table["canary"].map(order.index)
     row = table[ranks == ranks.min()].iloc[0]
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
     same_rule = table[(table["rule"] == row["rule"]) & (table["proof"] != Proof.NOT_VALID)]
     adjacency = str(settings["adjacency"])
-    is_valid = table["proof"] != Proof.NOT_VALID
-    alone = f"Each {'' if is_valid.all() else 'valid '}bound holds alone."
-    if not is_valid.any():
-        alone = "None of the bounds is valid."
-    chosen = (
-        f"Of {len(table)} rows of the table this is the first with canary"
-        f" {canary_name(row['canary'])}: it was not chosen by its result. {alone}"
-    )
+    of_audit = [text for name, text in data if name == audit.dataset] or [data[0][1]]
     sampling = (
         f"sample rate {settings['sample_rate']:.4g}"
         if audit.batch_size is None
@@ -138,7 +142,7 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         is_valid=row["proof"] != Proof.NOT_VALID,
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
         add_remove=row["add_remove"],
-        chosen=chosen if len(table) > 1 else "",
+        chosen=_chosen(experiment, table, last, row),
         advice=_ADVICE,
         difference=audit.adversary.difference_in_words,
         is_real=audit.adversary.is_real,
@@ -146,6 +150,27 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         measured=learnt_in_words(settings),
         conversion=Conversion(row["conversion"]),
         meaning=meaning_in_words(_meaning(audit, settings)),
+        data=f"{of_audit[0][:1].upper()}{of_audit[0][1:].removesuffix('.')}.",
+        not_examined=[_OTHER_LOOPS if audit.is_trained else _NO_TRAINING],
+    )
+
+
+def _chosen(
+    experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, row: "pd.Series[Any]"
+) -> str:
+    """Of how many results the first page shows one, and how it was chosen; empty if of one."""
+    if len(table) == 1:
+        return ""
+    is_valid = table["proof"] != Proof.NOT_VALID
+    alone = f"Each {'' if is_valid.all() else 'valid '}bound holds alone."
+    if not is_valid.any():
+        alone = "None of the bounds is valid."
+    trainings = {repr(_training(experiment, last, name)) for name in table["audit"]}
+    of_several = f" of {len(trainings)} trainings" if len(trainings) > 1 else ""
+    return (
+        f"This page is about audit {row['audit']}. Of the {len(table)} rows of the table"
+        f"{of_several} it is the first with canary {canary_name(row['canary'])}: it was not chosen"
+        f" by its result. {alone}"
     )
 
 
@@ -175,7 +200,7 @@ def _of_real_record(
     training = _training(experiment, last, audit)
     fits = [
         adversary(canary).is_real
-        and training is not None
+        and experiment.audits[audit].is_trained
         and _training(experiment, last, name) == training
         for canary, name in zip(table["canary"], table["audit"], strict=True)
     ]
@@ -197,10 +222,11 @@ def _of_real_record(
 
 
 def _training(experiment: Experiment, last: pd.DataFrame, name: str) -> object:
-    """All that audits of one training have in common; None if nothing is trained."""
+    """All that audits of one training have in common."""
     audit = experiment.audits[name]
     if not audit.is_trained:
-        return None
+        batches = audit.sampling, audit.sample_rate, audit.batch_size, audit.num_steps
+        return batches, str(last.loc[name, "noise_multiplier"])
     stage = experiment.stage(MechanismStage, audit=name).model_copy(update={"seed": 0})
     return stage, audit.dataset, audit.num_slots, str(last.loc[name, "noise_multiplier"])
 
@@ -223,7 +249,7 @@ def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
         canary_name(row["canary"]),
         ADJACENCIES[row["adjacency"]],
         f"{row['runs']:,}",
-        shown_in_words(row),
+        rounded_down(row["shown"]) if row["proof"] != Proof.NOT_VALID else "no valid bound",
         rounded_up(row["add_remove"]),
         substitute_in_words(row),
         f"{row['rule']}, {row['conversion']}",
@@ -276,8 +302,10 @@ def _pictures(
                 " inputs. Run the workflow to draw it again."
             )
             continue
-        caption = figure_kind(figure.kind).caption
-        pictures.append(Picture(name.replace("_", " "), path.read_bytes(), caption))
+        caption = [*figure_kind(figure.kind).caption, text_of_png(path, DESCRIPTION)]
+        pictures.append(
+            Picture(name.replace("_", " "), path.read_bytes(), [*filter(None, caption)])
+        )
     return pictures, left_out
 
 
@@ -308,12 +336,16 @@ def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
         yield "training", f"not recorded: {where} has no shards"
     yield "seed", str(experiment.settings.seed)
     yield "verified", verified_in_words(folder) or "not as they are now: see `dpcanary verify`"
-    for name in ("summary.tsv", "experiment.json"):
-        yield f"SHA-256 of {name}", sha256_of_file(folder / name)
-    for name in experiment.settings.datasets:
-        path = folder / "data" / f"{name}.npz"
-        if path.exists():
-            yield f"SHA-256 of data/{name}.npz", sha256_of_file(path)
+    for name, digest in _sources(products, folder):
+        yield f"SHA-256 of {name}", digest
+
+
+def _sources(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
+    """The files that the report was made from, with their SHA-256."""
+    datasets = [f"data/{name}.npz" for name in products.experiment.settings.datasets]
+    for name in ("summary.tsv", "experiment.json", *datasets):
+        if (folder / name).exists():
+            yield name, sha256_of_file(folder / name)
 
 
 def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Methods:

@@ -1,4 +1,4 @@
-"""The first screen of a report: three numbers, and what they say."""
+"""The first page of a report: the epsilons of one training, and what they say."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # it loads slowly
 
 @dataclass(frozen=True)
 class Bar:
-    """An epsilon of the first screen; the value of a bound has a sign, the width is in per cent."""
+    """An epsilon of the first page; the value of a bound has a sign, the width is in per cent."""
 
     kind: str
     value: str
@@ -45,13 +45,13 @@ class OfRealRecord:
 
 @dataclass(frozen=True)
 class Headline:
-    """The numbers of the first screen: one training, and one audit of it.
+    """What the first page says of one training, and of one audit of it.
 
     Attributes:
-        training: in words.
+        training: in words, a sentence.
         attack: in words, after "an attack on": how many models, and in what the worlds differ.
         shown: the lower bound, or the mean of several.
-        assumption: what the lower bound rests on.
+        assumption: what the lower bound rests on, or why there is none.
         substitute: accounted; NaN if the audit is under another adjacency or it is not known.
         add_remove: accounted; NaN if it is not known.
         bounds: how many are averaged.
@@ -65,6 +65,10 @@ class Headline:
         conversion: that of the lower bound, which decides whose epsilon is bounded.
         meaning: what the accounted epsilons mean to a person, as a sentence; empty if it is not
             known.
+        data: what the training was on, in words.
+        refuted: why the training is not the accounted one, as a sentence; empty if this is not
+            known. Nothing that is accounted is then stated.
+        not_examined: sentences on what this audit leaves out, beside what every audit does.
     """
 
     training: str
@@ -87,25 +91,32 @@ class Headline:
     measured: str = ""
     conversion: Conversion | None = None
     meaning: str = ""
+    data: str = "Not known to dpcanary."
+    refuted: str = ""
+    not_examined: Sequence[str] = ()
 
     @property
     def bars(self) -> list[Bar]:
-        """The epsilons from the smallest to the largest, with widths in per cent."""
-        sign = "≥ " if self.is_valid else ""
-        entries = [
-            ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
-             "Whether a record is in the data: accounted, add/remove adjacency",
-             "What most libraries report."),
-            ("shown", self.shown, f"{sign}{rounded_down(self.shown)}", *self._shown_label()),
-            ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
-             "What a record says: accounted, substitute adjacency",
-             "Its label or any feature, if it is known to be in the data."),
-        ]  # fmt: skip
+        """The epsilons that hold, from the smallest to the largest, with widths in per cent."""
+        entries: list[tuple[str, float, str, str, str]] = []
+        if not self.refuted:
+            entries += [
+                ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
+                 "Guaranteed for membership: accounted, add/remove adjacency",
+                 "What most libraries report."),
+                ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
+                 "Guaranteed for content: accounted, substitute adjacency",
+                 "A record's label or any feature, if it is known to be in the data."),
+            ]  # fmt: skip
+        if self.is_valid:
+            label = f"Shown {f'with {self.difference}' if self.difference else 'by attack'}"
+            label += f", {self.adjacency} adjacency{_mean(self.bounds)}"
+            note = f"A lower bound with {self.confidence} confidence{_each(self.bounds)}."
+            entries.append(("shown", self.shown, f"≥ {rounded_down(self.shown)}", label, note))
         if self.real:
             note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
+            label = f"Shown with a real record{_mean(self.real.bounds)}"
             number = f"≥ {rounded_down(self.real.shown)}"
-            label = "Shown with a real record"
-            label += f": mean of {self.real.bounds} bounds" if self.real.bounds > 1 else ""
             entries.append(("real", self.real.shown, number, label, note))
         ranked = sorted((one for one in entries if not isnan(one[1])), key=lambda one: one[1])
         largest = max((value for _, value, *_ in ranked if isfinite(value)), default=0.0)
@@ -115,73 +126,120 @@ class Headline:
         ]
 
     @property
-    def answer(self) -> list[str]:
-        """The question's answer in sentences."""
-        if not self.is_valid:
-            return [
-                f"This audit shows nothing: its number, {rounded_down(self.shown)}, is not a"
-                f" valid lower bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
-            ]
-        sentences = [*self._accounted_sentences(), *filter(None, [self.meaning])]
-        on_average = self.bounds > 1
-        if not isfinite(self.add_remove):
-            sentences.append(self._shown_sentence("epsilon"))
-        elif self.above:
-            many = f"{self.above} of {self.bounds} bounds exceed" if on_average else "It exceeds"
-            sentences.append(
-                f"{self._shown_sentence('epsilon')} {many} what is accounted. Either this is the"
-                " chance that the confidence leaves, or the assumption below does not hold, or the"
-                f" training is not what was accounted.{self.advice}"
-            )
-        elif isnan(self.substitute):
-            sentences.append(self._shown_sentence("this epsilon"))
-        elif self.shown > self.add_remove:
-            real = "" if on_average else "This is evidence that the difference is real: "
-            sentences.append(
-                f"{real}{self._shown_sentence('the latter')} Who must protect the content of"
-                " records should quote the substitute epsilon."
-            )
-        else:
-            sentences.append(
-                f"{self._shown_sentence('the latter')} This is not above the add/remove epsilon,"
-                " and no evidence that the training protects more than is accounted: more models"
-                " or a stronger canary may show more."
-            )
-        sentences += self._real_sentences()
-        return [sentence[:1].upper() + sentence[1:] for sentence in sentences]
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """The first page: headings, and the sentences of each."""
+        sections = [
+            ("Claim", [self.training, self._claimed, self.chosen]),
+            ("Guaranteed", self._guaranteed),
+            ("Shown by attack", self._shown),
+            ("Data", [self.data, self.measured]),
+            ("Attack", [f"An attack on {self.attack}, under {self.adjacency} adjacency."]),
+            ("Conditions", self._conditions),
+            ("Not examined", [*self.not_examined, *_NEVER_EXAMINED]),
+        ]
+        return [(heading, [*filter(None, sentences)]) for heading, sentences in sections]
 
     @property
-    def bounded(self) -> str:
-        """Whose epsilon the lower bound is about, as a sentence; empty if there is no valid one."""
-        if self.conversion is None or not self.is_valid:
-            return ""
-        if self.conversion is Conversion.DIRECT:
-            return "It bounds the epsilon of what the attacker saw of trainings on these data."
-        return (
-            "It bounds the epsilon of the mechanism, over all data and with all updates seen;"
-            " conversion direct bounds that of what the attacker saw."
-        )
+    def answer(self) -> list[str]:
+        """What is guaranteed and what is shown, in sentences."""
+        return [*self._guaranteed, *self._shown]
 
-    def _accounted_sentences(self) -> Iterator[str]:
+    @property
+    def confidence(self) -> str:
+        """That of the lower bound."""
+        return confidence_in_words(self.significance)
+
+    @property
+    def _claimed(self) -> str:
+        """The accounted epsilons in the notation of papers, as a sentence; empty if there is none.
+
+        Under an adjacency of membership, the accounted epsilon is that of this adjacency.
+        """
+        if self.refuted or not isfinite(self.add_remove):
+            return ""
+        pairs = {self.adjacency: self.add_remove}
+        if not isnan(self.substitute):
+            pairs = {"add/remove": self.add_remove, "substitute": self.substitute}
+        claims = [
+            f"({rounded_up(epsilon)}, {self.delta:g}) under {name} adjacency"
+            for name, epsilon in pairs.items()
+        ]
+        return f"Accounted as (epsilon, delta)-differentially private with {' and '.join(claims)}."
+
+    @property
+    def _guaranteed(self) -> list[str]:
+        if self.refuted:
+            return [f"Nothing, unless this is explained. {self.refuted.removesuffix('.')}."]
         if isinf(self.add_remove):
-            yield "The training adds no noise: no epsilon is finite, and nothing is protected."
-        elif isnan(self.add_remove):
-            yield "What is accounted is not known."
-        elif isnan(self.substitute):
-            yield (
-                f"Under {self.adjacency} adjacency, epsilon is at most"
-                f" {rounded_up(self.add_remove)} by accounting. It protects whether a record is in"
-                " the data, not what the record says."
-            )
+            return ["Nothing: the training adds no noise, so that no epsilon is finite."]
+        if isnan(self.add_remove):
+            return ["Nothing is known here: no epsilon was accounted."]
+        membership = rounded_up(self.add_remove)
+        if isnan(self.substitute):
+            sentences = [
+                f"Whether a record is in the data ({self.adjacency} adjacency): epsilon is at most"
+                f" {membership}. This does not cover what the record says."
+            ]
         else:
-            yield (
-                "Whether a record is in the data is protected by epsilon"
-                f" {rounded_up(self.add_remove)}, the number that most libraries report."
+            sentences = [
+                f"Whether a record is in the data (add/remove adjacency): epsilon is at most"
+                f" {membership}. Most libraries report this number.",
+                "What a record says, its label or any of its features, if it is known to be in the"
+                " data (substitute adjacency): epsilon is at most"
+                f" {rounded_up(self.substitute)}.",
+            ]
+        doubt = (
+            "A bound below exceeds this: it holds only if that is explained." if self.above else ""
+        )
+        return [*filter(None, [doubt, *sentences, self.meaning]), _ONLY_IF]
+
+    @property
+    def _shown(self) -> list[str]:
+        if not self.is_valid:
+            return [f"Nothing: the audit has no valid lower bound. {self.assumption[:1].upper()}"
+                    f"{self.assumption[1:].removesuffix('.')}."]  # fmt: skip
+        return [
+            f"Under {self.adjacency} adjacency, {self._bound_in_words}",
+            *filter(None, [self._compared]),
+            *self._real_sentences(),
+        ]
+
+    @property
+    def _bound_in_words(self) -> str:
+        number = rounded_down(self.shown)
+        if self.bounds > 1:
+            return (
+                f"epsilon is at least {number} on average over {self.bounds} bounds; each bound"
+                f" holds with {self.confidence} confidence, and their mean has none of its own."
             )
-            yield (
-                f"What a record says is protected by epsilon {rounded_up(self.substitute)}, by"
-                " accounting."
+        return f"epsilon is at least {number} with {self.confidence} confidence."
+
+    @property
+    def _compared(self) -> str:
+        """The bound beside what is accounted, as sentences; empty if no epsilon is finite."""
+        if self.refuted or not isfinite(self.add_remove):
+            return ""
+        if self.above:
+            many = (
+                f"{self.above} of {self.bounds} bounds exceed" if self.bounds > 1 else "It exceeds"
             )
+            return (
+                f"{many} what is accounted. Either this is the chance that the confidence leaves,"
+                " or the assumption of the bound does not hold, or the training is not what was"
+                f" accounted.{self.advice}"
+            )
+        if isnan(self.substitute):
+            return ""
+        if self.shown > self.add_remove:
+            evidence = "" if self.bounds > 1 else ", which is evidence that the two differ"
+            return (
+                f"This is above the add/remove epsilon{evidence}. Who must protect the content of"
+                " records should quote the substitute epsilon."
+            )
+        return (
+            "This is not above the add/remove epsilon, and no evidence that the training protects"
+            " more than is accounted: more models or a stronger canary may show more."
+        )
 
     def _real_sentences(self) -> Iterator[str]:
         """What a real record leaks, beside what a crafted one does."""
@@ -205,35 +263,46 @@ class Headline:
             )
         yield sentence
 
-    def _shown_sentence(self, what: str) -> str:
-        number = rounded_down(self.shown)
-        if self.bounds > 1:
-            return (
-                f"{what} is at least {number} on average over {self.bounds} bounds, by an attack on"
-                f" {self.attack}; each bound holds with {self.confidence} confidence, and their"
-                " mean has none of its own."
-            )
-        return (
-            f"{what} is at least {number} with {self.confidence} confidence, by an attack on"
-            f" {self.attack}."
-        )
-
-    def _shown_label(self) -> tuple[str, str]:
-        if not self.is_valid:
-            return "NOT a valid lower bound", "It may exceed the truth more often than is said."
-        means = f"with {self.difference}" if self.difference else "by attack"
-        label = f"Shown {means}, {self.adjacency} adjacency"
-        if self.bounds > 1:
-            return (
-                f"{label}: mean of {self.bounds} bounds",
-                f"Each of them holds with {self.confidence} confidence.",
-            )
-        return label, f"A lower bound with {self.confidence} confidence."
-
     @property
-    def confidence(self) -> str:
-        """That of the lower bound."""
-        return confidence_in_words(self.significance)
+    def _conditions(self) -> list[str]:
+        """What the lower bound rests on, and whose epsilon it bounds."""
+        delta = f"All epsilons are at delta {self.delta:g}."
+        if not self.is_valid:
+            return [delta]
+        bounded = ""
+        if self.conversion is not None:
+            bounded = _BOUNDED_BY_SCORES
+            if self.conversion is not Conversion.DIRECT:
+                bounded = _BOUNDED_OF_MECHANISM
+        return [delta, f"The lower bound assumes: {self.assumption.removesuffix('.')}.", bounded]
+
+
+_ONLY_IF = (
+    "This holds against every attack, if batches are drawn, gradients clipped and noise added as"
+    " accounted."
+)
+# By `docs/what_epsilon_means.md`, "Which epsilon is bounded".
+_BOUNDED_BY_SCORES = (
+    "The lower bound is one on what the attacker saw of trainings on these data, usually the last"
+    " model."
+)
+_BOUNDED_OF_MECHANISM = (
+    "The lower bound is one on the mechanism, over all data and for an attacker who sees every"
+    " update; conversion direct bounds what the attacker saw."
+)
+_NEVER_EXAMINED = (
+    "Stronger attacks, other records and other data: a lower bound is no guarantee.",
+    "People with several records: all epsilons are those of one record.",
+    "Other results from the same data, such as further models or settings that were chosen by it.",
+)
+
+
+def _mean(bounds: int) -> str:
+    return f": mean of {bounds} bounds" if bounds > 1 else ""
+
+
+def _each(bounds: int) -> str:
+    return " for each of them" if bounds > 1 else ""
 
 
 def meaning_in_words(meaning: "Meaning | None") -> str:
@@ -325,16 +394,11 @@ def accounting_sentence(methods: Iterable[str]) -> str:
     return f"Upper bounds on epsilon were computed by {' and '.join(used)}." if used else ""
 
 
-def curve_sentence(*, is_valid: bool) -> str:
-    """What the dashed curve of a figure of error rates is."""
-    if is_valid:
-        return (
-            "The dashed curve is that of the lower bound: the training's own lies on it or below."
-        )
-    return (
-        "The dashed curve is that of the number, which is not a valid lower bound: the training's"
-        " own may lie above it."
-    )
+CAPTION_OF_SCORES = (
+    "The dashed curve, where there is a valid bound, is that of the bound: the training's own lies"
+    " on it or below. Measured error rates have no confidence bounds; the lowest rest on single"
+    " scores."
+)
 
 
 def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[str]:

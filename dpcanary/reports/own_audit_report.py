@@ -14,11 +14,11 @@ from dpcanary.estimation.lower_bound import EpsilonEstimate
 from dpcanary.estimation.rule_catalogue import state_of_proof
 from dpcanary.estimation.success import shown_success
 from dpcanary.reports.headline import (
+    CAPTION_OF_SCORES,
     Headline,
     Methods,
     accounting_sentence,
     bound_sentences,
-    curve_sentence,
     meaning_in_words,
 )
 from dpcanary.reports.report_page import Report, Row, drawn
@@ -83,12 +83,13 @@ def report_of_own_audit(
         is_valid=estimate.is_valid,
         conversion=estimate.conversion,
         meaning=meaning_in_words(accounted.meaning() if accounted else None),
+        data="The training's own records, which the audit does not see.",
     )
     row = Row(
         [
             name,
             f"{num_runs:,}",
-            rounded_down(estimate.epsilon_lower) + ("" if estimate.is_valid else " (not valid)"),
+            rounded_down(estimate.epsilon_lower) if estimate.is_valid else "no valid bound",
             rounded_up(add_remove),
             rounded_up(headline.substitute),
             f"{estimate.threshold_rule}, {estimate.conversion.value}",
@@ -106,8 +107,7 @@ def report_of_own_audit(
     caption = (
         "The scores of the models of both worlds, and the errors of an attacker who decides between"
         " the worlds by a threshold on the score.",
-        curve_sentence(is_valid=estimate.is_valid),
-        "Measured error rates have no confidence bounds; the lowest rest on single scores.",
+        CAPTION_OF_SCORES,
     )
     pictures, left_out = drawn("Scores and error rates", draw, caption)
     return Report(
@@ -117,10 +117,13 @@ def report_of_own_audit(
         rows=[row],
         notes=[*findings, *left_out],
         pictures=pictures,
-        data=[("data", "the training's own, which the audit does not see")],
+        data=[("data", headline.data)],
         provenance=[("training", f"{seconds:,.0f} seconds"), ("software", software_used())],
         methods=methods.paragraphs,
         references=methods.references,
+        sources=[
+            (f"{num_runs:,} scores of the process that audited the training", "not in a file")
+        ],
     )
 
 

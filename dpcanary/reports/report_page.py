@@ -4,6 +4,7 @@ import io
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,9 +47,10 @@ class Report:
     """What a report says. Facts on data and provenance are names and values.
 
     Attributes:
+        headline: the first page.
         notes: what the table's letters mean, and how it is to be read.
-        pictures: the first one is on the first screen.
         methods: paragraphs for a paper, and the references of these.
+        sources: what the report was made from: files, each with its SHA-256, or words.
     """
 
     title: str
@@ -61,6 +63,7 @@ class Report:
     provenance: Sequence[tuple[str, str]]
     methods: Sequence[str]
     references: Sequence[str]
+    sources: Sequence[tuple[str, str]] = ()
     version: str = field(default=VERSION)
 
 
@@ -81,9 +84,10 @@ def drawn(
     return [], [f"A figure is left out: {lacking('matplotlib', subject=f'“{title}”')}."]
 
 
-def html_of(report: Report) -> str:
-    """The page: one file without links to others."""
-    return rendered("dpcanary.reports", "page.html.j2", report=report, headline=report.headline)
+def html_of(report: Report, *, author: str = "") -> str:
+    """The page: one file without links to others, made now by the author."""
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return rendered("dpcanary.reports", "page.html.j2", report=report, author=author, made=made)
 
 
 def rendered(package: str, template: str, **values: object) -> str:
@@ -98,6 +102,6 @@ def rendered(package: str, template: str, **values: object) -> str:
     return environment.get_template(template).render(values)
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Writes the page."""
-    write_text(path, html_of(report))
+def write_report(path: Path, report: Report, *, author: str = "") -> None:
+    """Writes the page; the author is named on it."""
+    write_text(path, html_of(report, author=author))

@@ -7,11 +7,11 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.errors import AccountingError
 from dpcanary.reports.headline import (
+    CAPTION_OF_SCORES,
     Headline,
     Methods,
     accounting_sentence,
     bound_sentences,
-    curve_sentence,
     meaning_in_words,
 )
 from dpcanary.reports.own_audit_report import software_used
@@ -66,6 +66,9 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         is_real=False,
         conversion=estimate.conversion,
         meaning=meaning_in_words(accounted.meaning() if accounted else None),
+        data="The training's own records, which dpcanary does not see.",
+        refuted="" if watched.alarm is None else watched.alarm_line(),
+        not_examined=[_SCOPE],
     )
 
     def draw() -> "Figure":
@@ -77,25 +80,25 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
     caption = (
         "The scores of the canaries of both worlds, for an attacker who sees all updates and knows"
         " the other records, and the errors of deciding by a threshold on the score.",
-        curve_sentence(is_valid=is_valid),
+        CAPTION_OF_SCORES,
     )
     pictures, left_out = drawn("Scores and error rates", draw, caption)
     return Report(
         title=name,
         headline=headline,
         columns=("an attacker who", "rule", "holds", "bound", "accounted"),
-        rows=_rows(watched, upper),
+        rows=_rows(watched, upper if watched.alarm is None else nan),
         notes=[
             *([] if watched.alarm is None else [watched.alarm_line()]),
             _SCOPE,
             *([f"All bounds: if {watched.looks_condition}."] if watched.looks_condition else []),
-            *watched.accounted_lines(),
+            *(watched.accounted_lines() if watched.alarm is None else []),
             *watched.measured_lines(),
             *([watched.alarm_line()] if watched.alarm is None else []),
             *left_out,
         ],
         pictures=pictures,
-        data=[("data", "the training's own, which dpcanary does not see")],
+        data=[("data", headline.data)],
         provenance=[("software", software_used())],
         methods=methods.paragraphs,
         references=methods.references,

@@ -314,7 +314,7 @@ class WatchedTraining:
         )
         return shown(drawn, path)
 
-    def report(self, path: Path | str | None = None) -> Path:
+    def report(self, path: Path | str | None = None, *, author: str = "") -> Path:
         """Writes the report, one HTML page that works offline.
 
         By default `watched_training.html` in the current folder.
@@ -326,7 +326,7 @@ class WatchedTraining:
         from dpcanary.watching.watch_report import report_of_watched_training
 
         target = Path("watched_training.html" if path is None else path)
-        write_report(target, report_of_watched_training(self, name=target.stem))
+        write_report(target, report_of_watched_training(self, name=target.stem), author=author)
         return target
 
     def __repr__(self) -> str:

@@ -220,7 +220,7 @@ _PERIODS = membership(1.0, 5.0, 25.0)
 EXAMPLES: dict[str, list[tuple[Callable[[], tuple[Any, ...]], dict[str, Any]]]] = {
     "epsilon_by_step": [
         (lambda: (summary_of(settings=THREE[:1], canaries=ALL, gaussian_distance=0.0041),), {}),
-        (lambda: (summary_of(settings=THREE, canaries=ALL),), {"in_sample": True}),
+        (lambda: (summary_of(settings=THREE, canaries=ALL),), {}),
         (lambda: (variants(),), SIMULATED),
     ],
     "epsilon_by_noise": [

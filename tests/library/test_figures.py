@@ -24,7 +24,8 @@ from summaries import attack, below, legend, summary_of, titles
 
 from dpcanary import estimate_epsilon
 from dpcanary.core.gdp import gdp_delta
-from dpcanary.estimation.rule_catalogue import RULES
+from dpcanary.estimation.rule_catalogue import RULES, Proof
+from dpcanary.experiment.summary import NOT_VALID
 from dpcanary.figures.accuracy import accuracy_table
 from dpcanary.figures.attacks import (
     Attack,
@@ -35,6 +36,7 @@ from dpcanary.figures.attacks import (
     thinned,
 )
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+from dpcanary.figures.style import canary_colour
 from dpcanary.scoring.world_scores import WorldScores
 
 
@@ -127,6 +129,9 @@ def test_the_trade_off_of_membership_has_one_curve_and_what_is_shown_with_the_as
     assert "Gaussian, audited μ = 1.25" in legend(figure)
     assert "direct: at most ε = 5.01 with 600 scores" in legend(figure)
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in below(figure)
+    marked, table = draw("trade_off", [_attack()], note=f"{NOT_VALID}: the bounds of one")
+    assert not {"gaussian", "direct_ceiling"} & {*table["series"]}
+    assert "audited μ" not in " ".join(legend(marked))
     # Panels can be chosen, and repeats are shown once.
     settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
     other = _attack(audit="other", settings=settings, shown=replace(SHOWN_BOUND, mu=0.5))
@@ -153,6 +158,14 @@ def test_histograms_have_the_colours_of_the_legend():
         world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5, threshold_rule="split"
     )
     figure = draw_scores_of_worlds(scores, bound, name="mine")
+    assert any(label.startswith("bound: ε ≥") for label in legend(figure))
+    assert figure.get_label() == f"The bound assumes: {bound.assumption}."
+    # Of a bound that does not hold, neither the number nor a curve is shown.
+    invalid = replace(bound, proof=Proof.NOT_VALID)
+    without = draw_scores_of_worlds(scores, invalid, name="mine")
+    assert len(without.axes[1].get_lines()) == len(figure.axes[1].get_lines()) - 1
+    assert "bound: " not in " ".join(legend(without))
+    assert below(without) == f"mine: no valid bound, {bound.assumption}"
     for world, own in enumerate((scores.world0, scores.world1)):
         colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
         filled, lines = _steps(figure.axes[0], colour)
@@ -175,7 +188,7 @@ def test_histograms_have_the_colours_of_the_legend():
             colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
             [filled] = _steps(axes, colour)[0]
             assert filled.get_data()[0].tolist() == counts
-    assert titles(figure) == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
+    assert titles(figure) == ["gradient, q = 1, σ = 22.37", "natural, q = 0.25, σ = 22.37"]  # noqa: RUF001
     same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     table = draw("score_histograms", [same])[1]
     assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
@@ -235,8 +248,9 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
     (axes,) = figure.axes
     assert sum(line.get_color() == "black" for line in axes.get_lines()) == 2
     assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*legend(figure)}
-    assert "by the simultaneous rule, 95 % confidence" in below(figure)
-    assert "mean of 3 repeats. Assumption: the curve is Gaussian" in below(figure)
+    assert "simultaneous rule, 95 % confidence" in below(figure)
+    assert "mean of 3 repeats" in below(figure)
+    assert "Assumption: the curve is Gaussian." in figure.get_label()
     # Accounted profiles that differ have the colours of their set-ups.
     (axes,) = draw("privacy_profile", examples.profiles_of(summary, 3.0, 2.0), summary)[0].axes
     solid, dashed = (
@@ -303,7 +317,7 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
     assert sorted(drawn) == pytest.approx(sorted(100 * table["difference"].dropna()))
     low, high = differences.get_ylim()
     assert low == -high <= -1.0
-    assert below(figure).endswith("Data: digits, N = 500 private records")
+    assert below(figure).endswith("N = 500 private records; model: linear")
     # The target record comes first, and one repeat has no error bar.
     tested = accuracies_of(GRADIENT, "gradient-0.25-5.574", "natural-0.25-5.574")
     figure, _ = draw("test_accuracy", tested, CANARIES)
@@ -340,6 +354,25 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     shown = place.loc[("steinke", 50, "loss", "")]
     assert shown["mean"] == pytest.approx(bounds["epsilon_lower"].mean())
     assert "5 repeats" in below(figure)
+    # Bands of bounds end where trainings do; those of the loss gap are one standard deviation.
+    gap, _, steinke = (axes for part in figure.subfigs for axes in part.axes)
+    for axes, values, column in (
+        (gap, gaps[gaps["audit"] == "a-loss"], "loss_gap"),
+        (
+            steinke,
+            summary.query("threshold_rule == 'steinke' and canary == 'loss'"),
+            "epsilon_lower",
+        ),
+    ):
+        of_step = values.groupby("step")[column]
+        low, high = of_step.mean() - of_step.std(), of_step.mean() + of_step.std()
+        if axes is steinke:
+            assert (low < of_step.min()).any()
+            low, high = np.fmax(low, of_step.min()), np.fmin(high, of_step.max())
+        colour = to_rgb(canary_colour("loss"))
+        [band] = [one for one in axes.collections if to_rgb(one.get_facecolor()[0][:3]) == colour]
+        drawn = band.get_paths()[0].vertices[:, 1]
+        assert (drawn.min(), drawn.max()) == pytest.approx((low.min(), high.max()))
     assert titles(figure) == [
         "Loss of canaries out minus in",
         "Mahloujifar (any dependence)",
@@ -429,8 +462,13 @@ def test_a_line_of_shuffled_batches_has_a_gap_at_a_bound_of_zero():
     summary["audit"] += summary["noise_multiplier"].astype(str)
     figure, _ = draw("shuffling", summary)
     axes = next(axes for axes in figure.axes if axes.get_title())
-    [poisson] = [line.get_ydata() for line in axes.get_lines() if line.get_marker() == "o"]
-    assert np.isnan(np.asarray(poisson, dtype=float)).tolist() == [False, True, False]
+    points = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    (_, poisson), (zero, height) = (np.asarray(line.get_data(), dtype=float) for line in points)
+    assert np.isnan(poisson).tolist() == [False, True, False]
+    # The bound itself is a hollow marker on the axis.
+    assert (zero.tolist(), height.tolist()) == ([2.0], [0.0])
+    assert points[1].get_markerfacecolor() == "white"
+    assert "0, at the axis" in legend(figure)
 
 
 def test_audited_and_exact_epsilon_by_step_and_by_threshold():
@@ -445,7 +483,18 @@ def test_audited_and_exact_epsilon_by_step_and_by_threshold():
     assert set(audited["threshold_rule"]) == {"combined"}  # the valid one
     np.testing.assert_allclose(audited["error_bar"], 1.0)  # two standard errors of 0 and 1
     assert set(audited["num_repeats"]) == {2}
-    assert titles(figure) == ["σ = 1", "σ = 8"]  # noqa: RUF001
+    assert titles(figure) == 2 * ["σ = 1", "σ = 8"]  # noqa: RUF001
+    # Each conversion has panels of its own, with the exact law that it estimates.
+    blocks = figure.subfigs[0].subfigs
+    assert [part.get_suptitle().partition(":")[0] for part in blocks] == [
+        "GDP conversion",
+        "Direct conversion",
+    ]
+    for part, levels in zip(blocks, ([12.0, 6.0, 4.0], [8.0, 4.0, 8.0 / 3]), strict=True):
+        exact = [line for line in part.axes[1].get_lines() if line.get_marker() in ("", "None")]
+        assert [line.get_ydata().tolist() for line in exact if line.get_color() != "black"] == (
+            2 * [pytest.approx(levels)]
+        )
     assert "95 % confidence for each point alone, R = 1,000 runs" in below(figure)
     _, table = draw("hidden_state_by_threshold", landscapes(0.5, 2.5))
     assert set(table["landscape_threshold"]) == {0.5, 2.5}

@@ -1,6 +1,7 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,7 +19,7 @@ from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.summary import AXES, SHOWN
+from dpcanary.experiment.summary import AXES, NOT_VALID, SHOWN
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
@@ -40,6 +41,12 @@ def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]
         if line.get_color() == (colour or canary_colour(canary))
         and line.get_marker() not in ("", ".", "None", "_", "|")
     ]
+
+
+def _epsilons(figure) -> list:
+    """The panels of epsilons; a figure by noise has panels of shares below them."""
+    [body, _] = figure.subfigs
+    return [axes for axes in (body.subfigs or [body])[0].axes if axes.get_visible()]
 
 
 def _audited(table: pd.DataFrame, *columns: str, **where: object) -> list:
@@ -125,7 +132,7 @@ def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
         curve = table[(table["series"] == f"accounted_{name}") & (table["sample_rate"] == 1.0)]
         assert curve["step"].tolist() == [100, 300, 500]
         assert curve["epsilon"].tolist() == pytest.approx([0.2 * value, 0.6 * value, value])
-    axes = next(axes for axes in figure.axes if axes.get_title() == "q = 0.25, σ = 5.57")  # noqa: RUF001
+    axes = next(axes for axes in figure.axes if axes.get_title() == "q = 0.25, σ = 5.574")  # noqa: RUF001
     where = {"sample_rate": 0.25, "canary": "gradient"}
     (drawn,) = _drawn(axes)
     assert drawn.tolist() == _audited(table, "step", "epsilon", **where)
@@ -145,10 +152,38 @@ def test_an_axis_of_noise_has_labels_also_in_a_small_range():
         settings = [(0.25, one) for one in noise]
         figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
         figure.canvas.draw()
-        [axes] = [axes for axes in figure.axes if axes.get_title()]
-        low, high = axes.get_xlim()
-        ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
-        assert [one.get_text() for one in ticks] == labels
+        for axes in (axes for axes in figure.axes if axes.get_title()):
+            low, high = axes.get_xlim()
+            ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
+            assert [one.get_text() for one in ticks] == labels
+
+
+def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
+    for adjacency, limit in (("substitute", 10.0), ("add_remove", 4.4)):
+        summary = summary_of(adjacency=adjacency, steps=[500])
+        summary["epsilon_lower"] *= limit / 10
+        figure, table = draw_bounds_figure(summary, axis="noise_multiplier")
+        _, shares = figure.subfigs[0].subfigs
+        for axes, rate in zip(shares.axes, (1.0, 0.25), strict=True):
+            (drawn,) = _drawn(axes)
+            where = {"sample_rate": rate, "canary": "gradient"}
+            [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
+            assert drawn[0, 1] == pytest.approx(epsilon / limit)
+            [segment] = axes.containers[0].lines[2][0].get_segments()
+            assert segment[1, 1] - segment[0, 1] == pytest.approx(2 * bar / limit)
+
+
+def test_points_and_bars_beyond_what_is_accounted_are_explained():
+    below_all, others = summary_of(rules=["split"], steps=[500]), "error of a mean"
+    below_all["epsilon_lower"] = 5.0 + 0.1 * below_all["repeat"]
+    said = []
+    for more in (0.0, 4.7, 5.2):
+        summary = below_all.assign(epsilon_lower=below_all["epsilon_lower"] + more)
+        note = below(draw_bounds_figure(summary, axis="step")[0])
+        said.append((others in note, "4 of 4 points exceed the accounted ε" in note))
+    assert said == [(False, False), (False, False), (False, True)]
+    below_all["epsilon_lower"] = 9.0 + below_all["repeat"] * 0.9  # mean 9.9
+    assert others in below(draw_bounds_figure(below_all, axis="step")[0])
 
 
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
@@ -187,11 +222,14 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
 def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
     figure, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
-    label = "" if len(rules) > 1 else "in_sample (the published rule): not a valid bound"
-    assert figure.subfigs[0].get_suptitle() == label
+    only_invalid = len(rules) == 1
+    assert ("audited ε (NOT valid, see the note):" in legend(figure)) is only_invalid
+    assert ("audited ε (lower bound):" in legend(figure)) is not only_invalid
     assert _drawn(figure.axes[0])
-    assert ("in_sample rule (not valid)" in below(figure)) is bool(label)
-    assert ("confidence" in below(figure)) is not bool(label)
+    named = "best threshold on the same scores (the rule of most papers), GDP conversion, NOT valid"
+    assert (named in below(figure)) is only_invalid
+    assert ("confidence" in below(figure)) is not only_invalid
+    assert "in_sample" not in below(figure)
     is_in_sample = table["threshold_rule"] == "in_sample"
     assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
     for conversions in (["direct", "gdp"], ["direct"]):  # the second one only without the first
@@ -209,21 +247,29 @@ def _two_rules(more: float, rule: str = "in_sample") -> tuple[pd.DataFrame, pd.D
 
 def _price(summary: pd.DataFrame) -> list[str]:
     figure, _ = draw_bounds_figure(summary, axis="step")
-    return [line for line in written_below(figure) if "which is not valid" in line]
+    return re.findall(r"[^.]*: not valid, and .* on average\.", figure.get_label())
 
 
 @pytest.mark.parametrize(
     ("more", "rule", "sentence"),
     [
-        (0.5, "in_sample", "The rule of most papers (in_sample), {} 0.50 higher on average"),
-        (-0.12, "mine", "Rule mine, {} 0.12 lower on average"),
-        (0.006, "in_sample", "The rule of most papers (in_sample), {} 0.01 higher on average"),
-        (0.004, "mine", "Rule mine, {} the same to within 0.01 on average"),
+        (
+            0.5,
+            "in_sample",
+            "Best threshold on the same scores (the rule of most papers): {} 0.50 higher",
+        ),
+        (-0.12, "mine", "Mine rule: {} 0.12 lower"),
+        (
+            0.006,
+            "in_sample",
+            "Best threshold on the same scores (the rule of most papers): {} 0.01 higher",
+        ),
+        (0.004, "mine", "Mine rule: {} the same to within 0.01"),
     ],
 )
-def test_a_note_says_how_far_the_rule_that_is_not_valid_is(more, rule, sentence):
-    expected = sentence.format("which is not valid, gives bounds that are")
-    assert _price(pd.concat(_two_rules(more, rule))) == [expected]
+def test_the_caption_says_how_far_the_rule_that_is_not_valid_is(more, rule, sentence):
+    expected = sentence.format("not valid, and")
+    assert _price(pd.concat(_two_rules(more, rule))) == [f"{expected} on average."]
 
 
 def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
@@ -232,7 +278,7 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
     other = other[other["step"] != 100].copy()
     other.loc[other["step"] == 300, "epsilon_lower"] += 4  # one of two points
     other.loc[other["repeat"] == 0, "epsilon_lower"] += 3  # one of three repeats
-    assert "that are 3.50 higher" in _price(pd.concat([valid, other]))[0]
+    assert "and 3.50 higher" in _price(pd.concat([valid, other]))[0]
     assert _price(pd.concat([valid[valid["step"] == 100], other[other["step"] == 500]])) == []
     for rules in (["simultaneous", "split"], ["in_sample"]):
         assert _price(summary_of(rules=rules)) == []
@@ -243,14 +289,12 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs", "max_grad_norm"])
-def test_only_the_valid_rule_is_drawn_by_default_and_both_have_the_same_scale(axis):
+def test_only_the_valid_rule_is_drawn(axis):
     summary = summary_of(rules=BOTH, axis=ALONG[axis])
     summary.loc[~summary["is_valid"], "epsilon_lower"] += 90
     figure, table = draw_bounds_figure(summary, axis=axis)
     alone, _ = draw_bounds_figure(summary[summary["is_valid"]], axis=axis)
     assert titles(figure) == titles(alone)
-    assert not figure.subfigs[0].subfigs
-    assert not figure.subfigs[0].get_suptitle()
     for axes, expected in zip(figure.axes, alone.axes, strict=True):
         assert (axes.get_ylim(), axes.get_yscale()) == (expected.get_ylim(), expected.get_yscale())
         for one, other in zip(axes.get_lines(), expected.get_lines(), strict=True):
@@ -258,55 +302,51 @@ def test_only_the_valid_rule_is_drawn_by_default_and_both_have_the_same_scale(ax
     hidden = table[table["series"] == "audited_in_sample"]
     assert len(hidden) == (table["series"] == "audited").sum() > 0
     assert (hidden["epsilon"] > 90).all()
-    figure, table = draw_bounds_figure(summary, axis=axis, in_sample=True)
-    blocks = figure.subfigs[0].subfigs
-    assert [part.get_suptitle() for part in blocks] == [
-        "simultaneous rule: a valid lower bound",
-        "in_sample (the published rule): not a valid bound",
-    ]
-    assert len({(axes.get_ylim(), axes.get_yscale()) for axes in figure.axes}) == 1
-    for part, series in zip(blocks, ("audited", "audited_in_sample"), strict=True):
-        points = table[(table["series"] == series) & (table["canary"] == "natural")]
-        drawn = [line for axes in part.axes for line in _drawn(axes, "natural")]
-        assert sorted(np.vstack(drawn)[:, 1]) == sorted(points["epsilon"])
+    assert len({(axes.get_ylim(), axes.get_yscale()) for axes in _epsilons(figure)}) == 1
 
 
 def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
     note = "Reduced scale: 2 settings, $5 and $6"
-    figure, _ = draw_bounds_figure(summary_of(significance=0.1), axis="step", note=note)
+    summary = summary_of(significance=0.1)
+    summary["epsilon_lower"] /= 10  # below what is accounted, so that nothing is said of it
+    figure, _ = draw_bounds_figure(summary, axis="step", note=note)
     assert below(figure) == (
         f"{note} Lower bounds: simultaneous rule, GDP conversion, 90 % confidence for each point"
         " alone, R = 1,000 models; mean ± 2 standard errors of 3 repeats"
-        f" {_price(summary_of())[0]}"
-        " Data: digits, N = 500 private records"
+        " Data: digits, N = 500 private records; model: linear"
     )
+    marked = f"{NOT_VALID}: the bounds of a."
+    figure, _ = draw_bounds_figure(summary, axis="step", note=marked)
+    assert below(figure).startswith(
+        f"{marked} Lower bounds: simultaneous rule, GDP conversion, R ="
+    )
+    assert "audited ε (NOT valid, see the note):" in legend(figure)
 
 
 @pytest.mark.parametrize(
     ("distances", "stated"),
     [
         ([float("nan"), 0.0], ""),
-        ([0.0, 0.0041], "at most 0.0041 in FNR)"),
-        ([0.0, 0.00412], "at most 0.0042 in FNR)"),  # rounded up
-        ([0.012, 0.004], "at most 0.012 in FNR)"),
-        ([0.0, 0.00025], "at most 2.5·10⁻⁴ in FNR)"),
-        ([float("nan"), 0.03], "at most 0.03 in FNR, where this is known)"),
+        ([0.0, 0.0041], "0.0041 in the false negative rate."),
+        ([0.0, 0.00412], "0.0042 in the false negative rate."),  # rounded up
+        ([0.012, 0.004], "0.012 in the false negative rate."),
+        ([0.0, 0.00025], "2.5·10⁻⁴ in the false negative rate."),
+        ([float("nan"), 0.03], "0.03 in the false negative rate, where this is known."),
     ],
 )
-def test_the_note_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, stated):
+def test_the_caption_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, stated):
     summary = summary_of(rules=["simultaneous"])
     of_rate = dict(zip((1.0, 0.25), distances, strict=True))
     summary["gaussian_distance"] = summary["sample_rate"].map(of_rate)
-    differ = " (the accounted curves differ from Gaussian ones by " if stated else ""
-    of_each = {"gdp": f"GDP conversion{differ}{stated},", "direct": "direct conversion,"}
-    for conversion, expected in of_each.items():
+    differ = "The accounted trade-off curves differ from Gaussian ones by at most "
+    for conversion, expected in {"gdp": differ + stated if stated else "", "direct": ""}.items():
         figure, _ = draw_bounds_figure(summary[summary["conversion"] == conversion], axis="step")
-        assert expected in below(figure)
+        assert figure.get_label() == expected
 
 
 _SLOTS = {"canaries": ["gradient"], "num_slots": 32}
 _DRAWN = "worst case: simulated, without records"
-_BOTH = "ata: digits, N = 500 private records; " + _DRAWN
+_BOTH = "ata: digits, N = 500 private records; model: linear; " + _DRAWN
 
 
 @pytest.mark.parametrize(
@@ -328,7 +368,7 @@ def test_accounted_epsilons_of_one_point_are_visible_and_by_runs_they_are_level(
     summary = summary_of(rules=BOTH, axis=ALONG[axis], steps=[500])
     figure, table = draw_bounds_figure(summary, axis=axis)
     expected = [10.0, 4.4] if axis == "num_runs" else [10.0, 4.4, 11.0]  # no group privacy
-    for axes in figure.axes:
+    for axes in _epsilons(figure):
         black = axes.get_lines()[: len(expected)]
         lines = [np.column_stack(line.get_data()) for line in black]
         assert [line[:, 1].tolist() for line in lines] == [[value] * 2 for value in expected]
@@ -445,7 +485,7 @@ def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency, n
     assert (curve.get_linestyle(), max(curve.get_ydata())) == ("-", ACCOUNTED["add_remove"])
     assert [*legend(figure)][-2:] == ["accounted ε (upper bound), audited adjacency:", name]
     assert axes.get_title() == "known batches of 128, σ = 4"  # noqa: RUF001
-    assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in written_below(figure)
+    assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in figure.get_label()
     # Beside audits of content, each panel has the curves of its own.
     both = pd.concat([_fixed(adjacency=which) for which in ("substitute", adjacency)])
     figure, _ = draw_bounds_figure(both, axis="step", panels=["adjacency"])
@@ -469,7 +509,7 @@ def test_panels_show_the_settings_that_are_named():
         assert drawn[:, 1].tolist() == shown["epsilon_lower"].tolist()
     assert {*table["model"]} == {"resnet18", "convnet"}
     shared = "All audits: known batches of 128, σ = 4, C = 2, learning rate 0.01"  # noqa: RUF001
-    assert shared in written_below(figure)
+    assert shared in figure.get_label()
 
 
 def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch):
@@ -509,7 +549,7 @@ def test_variants_of_a_canary_are_lines_of_their_own():
         looks = [variant_options(canary, None, "x", rank=rank, number=2) for rank in (0, 1)]
         first, second = (sum(to_rgb(look["color"])) for look in looks)
         assert sign * (second - first) > 0.3
-    assert "which is not valid, gives bounds" in below(figure)
+    assert "not valid, and" in figure.get_label()
 
 
 def _mixed(column: str, value: object) -> pd.DataFrame:
@@ -538,7 +578,6 @@ MIXED = {
 }
 REFUSED = [
     *((_mixed(column, value), STEP, message) for column, (value, message) in MIXED.items()),
-    (summary_of(rules=["split"]), STEP | {"in_sample": True}, "no bounds of a rule that is not v"),
     (summary_of().iloc[:0], STEP, "the summary has no row to show"),
     (summary_of(), {"axis": "num_step"}, "unknown axis 'num_step': did you mean 'num_steps'"),
     (NORMS, {"axis": "num_steps"}, r"differ in max_grad_norm \(1 and 2\)"),
@@ -605,14 +644,14 @@ def test_figures_say_which_bounds_were_made_after_a_look_without_a_plan(tmp_path
     """Those of a figure that shows bounds, if the rule needs the number of runs to be planned."""
     planned = dict.fromkeys(("first", "second", "curves", "errors", "scores"), "")
     assert _notes(tmp_path, 8, "combined") == planned | {"both": "a note"}
-    seen = "(looked at before, with 8 runs), for which no confidence that is stated below holds"
+    seen = "(looked at before, with 8 runs), for which no confidence holds"
     looked = {"first": f"NOT valid: the bounds of all audits {seen}"}
     looked["curves"] = looked["first"]
     looked["both"] = f"NOT valid: the bounds of a {seen}. a note"
     assert _notes(tmp_path, 12, "combined") == planned | looked
     assert _notes(tmp_path, 12, "anytime") == planned | {"both": "a note"}
     with_both = _notes(tmp_path, 16, "combined, anytime")
-    assert with_both["first"].endswith("below holds; those of rule anytime hold")
+    assert with_both["first"].endswith("confidence holds; those of rule anytime hold")
     assert "with 8, 12 runs)" in with_both["first"]
     figure, _ = draw_bounds_figure(summary_of(), axis="step", note=looked["both"])
     assert looked["both"] in below(figure)

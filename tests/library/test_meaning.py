@@ -266,7 +266,7 @@ def test_without_an_exact_curve_the_epsilons_alone_count(capsys, monkeypatch):
     assert "by the epsilons alone: no trade-off curve" in capsys.readouterr().err
 
 
-def test_the_first_screen_of_a_report_says_what_epsilon_means():
+def test_the_first_page_of_a_report_says_what_epsilon_means():
     sentence = meaning_in_words(FULL.meaning())
     limit = 100 * FULL.meaning().guesses[10]
     [shown] = re.findall(r"one of 10 equally likely values.* at most ([\d.]+) % by any", sentence)

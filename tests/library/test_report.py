@@ -1,4 +1,4 @@
-"""What a report says: the answer of its first screen, its methods, and what it must not say."""
+"""What a report says: its first page, its methods, and what it must not say."""
 
 import hashlib
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from summaries import below, legend, row
+from summaries import legend, row
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.mechanism import AccountingMethod
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import confidence_in_words
-from dpcanary.core.provenance import KEY, origin_of_png, verified_in_words
+from dpcanary.core.provenance import KEY, text_of_png, verified_in_words
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
@@ -64,16 +64,17 @@ REAL = OfRealRecord(6.037, "900 models with another real record", "another real 
 SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
 BESIDE = CRAFTED | {"real": REAL}
 MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
-DIFFERENT = "This is evidence that the difference is real"
+DIFFERENT = "which is evidence that the two differ"
+SURE = "with 95 % confidence."
 
 
 # What is different, phrases that the answer has, and phrases that it has not.
 ANSWERS: list[tuple[dict, str, str]] = [
-    ({}, "protected by epsilon 4.38, the number that most libraries report", "No audit here"),
-    ({}, "What a record says is protected by epsilon 10.00, by accounting.", "real record"),
-    ({}, f"{DIFFERENT}: the latter is at least 8.91 with 95 % confidence", "on average"),
-    # A crafted attack is named, and a real record stands beside it.
-    (CRAFTED, f"at least 8.91 with 95 % confidence, by an attack on {CRAFTED['attack']}.", ""),
+    ({}, "(add/remove adjacency): epsilon is at most 4.38. Most libraries", "No audit here"),
+    ({}, "to be in the data (substitute adjacency): epsilon is at most 10.00.", "real record"),
+    ({}, f"Under substitute adjacency, epsilon is at least 8.91 {SURE}", "on average"),
+    ({}, f"This is above the add/remove epsilon, {DIFFERENT}.", "on average"),
+    # A real record stands beside a crafted attack.
     (CRAFTED, "No audit here is of a real record, which may leak less.", ""),
     (
         BESIDE,
@@ -81,22 +82,25 @@ ANSWERS: list[tuple[dict, str, str]] = [
         "No audit h",
     ),
     (BESIDE, "This is the largest of 2 such results; each holds alone", ""),
-    ({"is_real": True}, "protected by", "real record"),
-    ({"is_real": None}, "protected by", "real record"),
+    ({"is_real": True}, "epsilon is at most", "real record"),
+    ({"is_real": None}, "epsilon is at most", "real record"),
     (CRAFTED | {"real": SEVERAL}, "2 of 3 bounds exceed what is accounted.", "is shown, by"),
     (CRAFTED | {"real": SEVERAL}, "12.30 on average over 3 bounds; their mean has no confi", ""),
-    # A weak attack is no evidence of safety, and an invalid bound shows nothing.
+    # A weak attack is no evidence of safety, and the number of an invalid bound is not stated.
     ({"shown": 3.0}, "no evidence that the training protects more", DIFFERENT),
-    ({"is_valid": False}, "This audit shows nothing", DIFFERENT),
+    ({"is_valid": False}, "Nothing: the audit has no valid lower bound. The curve is Gau", "8.9"),
+    # What is refuted is not stated either, and the bound stays.
+    ({"refuted": "ALARM: a."}, "Nothing, unless this is explained. ALARM: a.", "10.00"),
+    ({"refuted": "ALARM: a."}, f"at least 8.91 {SURE}", "4.38"),
     # A mean of bounds has no confidence of its own.
     ({"bounds": 5}, "on average over 5 bounds", DIFFERENT),
     ({"bounds": 5}, "each bound holds with 95 % confidence, and their mean has none of its", ""),
     # An audit of membership says nothing of content.
-    (MEMBERSHIP | {"shown": 3.0}, "not what the record says", DIFFERENT),
-    # Without noise nothing is protected.
-    ({"substitute": inf, "add_remove": inf}, "nothing is protected", "the latter"),
-    ({"substitute": inf, "add_remove": inf}, "Epsilon is at least 8.91", "protects more"),
-    ({"substitute": nan, "add_remove": nan}, "What is accounted is not known. Epsilon is", ""),
+    (MEMBERSHIP | {"shown": 3.0}, "This does not cover what the record says", DIFFERENT),
+    # Without noise nothing is guaranteed.
+    ({"substitute": inf, "add_remove": inf}, "Nothing: the training adds no noise", "above"),
+    ({"substitute": inf, "add_remove": inf}, "epsilon is at least 8.91", "protects more"),
+    ({"substitute": nan, "add_remove": nan}, "no epsilon was accounted. Under sub", "above"),
     # More than is accounted is an alarm.
     *(
         (changes | {"advice": " Do this."}, phrase, absent)
@@ -105,29 +109,63 @@ ANSWERS: list[tuple[dict, str, str]] = [
             MEMBERSHIP | {"shown": 14.3, "above": 1},
             {"shown": 9.8, "bounds": 5, "above": 3},
         )
-        for phrase, absent in ((" what is accounted", DIFFERENT), ("Do this.", "should quote"))
+        for phrase, absent in (
+            (" what is accounted", DIFFERENT),
+            ("Do this.", "should quote"),
+            ("exceeds this: it holds only if that is explained", "evidence"),
+        )
     ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "phrase", "absent"), ANSWERS)
-def test_the_answer_of_the_first_screen(changes, phrase, absent):
+def test_the_answer_of_the_first_page(changes, phrase, absent):
     text = " ".join(headline(**changes).answer)
     assert phrase in text
     assert not absent or absent not in text
-    assert headline(**changes).measured == ""
-    assert headline(**changes, test_accuracy=0.8315).measured == "Test accuracy 83.2%."
     assert bool(re.search("exceeds? what is accounted", text)) is (
         "above" in changes or changes.get("real") is SEVERAL
     )
 
 
+def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
+    known = {"data": "Digits.", "chosen": "Of 2 rows.", "not_examined": ["The loop."]}
+    page = dict(headline(**CRAFTED, **known, measured="Test accuracy 83.2%.").sections)
+    assert [*page] == [
+        *("Claim", "Guaranteed", "Shown by attack", "Data", "Attack", "Conditions"),
+        "Not examined",
+    ]
+    assert page["Claim"] == [
+        "DP-SGD.",
+        "Accounted as (epsilon, delta)-differentially private with (4.38, 1e-05) under add/remove"
+        " adjacency and (10.00, 1e-05) under substitute adjacency.",
+        "Of 2 rows.",
+    ]
+    assert page["Data"] == ["Digits.", "Test accuracy 83.2%."]
+    assert page["Attack"] == [f"An attack on {CRAFTED['attack']}, under substitute adjacency."]
+    assert "The lower bound assumes: the curve is Gaussian." in page["Conditions"]
+    assert page["Not examined"][0] == "The loop."
+    assert (
+        "People with several records: all epsilons are those of one record."
+        in (page["Not examined"])
+    )
+    # What does not hold is on no line of the page, and has no bar.
+    for changes, number in (({"is_valid": False}, "8.9"), ({"refuted": "ALARM."}, "10.00")):
+        other = headline(**changes)
+        assert number not in str([*other.sections, *other.bars])
+    membership = dict(headline(**MEMBERSHIP | {"adjacency": "zero-out"}).sections)
+    assert "(4.38, 1e-05) under zero-out adjacency." in membership["Claim"][1]
+
+
 def test_whose_epsilon_is_bounded_is_said_of_a_valid_bound():
-    assert headline().bounded == ""
-    assert "of the mechanism" in headline(conversion=Conversion.GDP).bounded
-    assert "of the mechanism" in headline(conversion=Conversion.SUBSAMPLED_GAUSSIAN).bounded
-    assert "of what the attacker saw" in headline(conversion=Conversion.DIRECT).bounded
-    assert headline(conversion=Conversion.DIRECT, is_valid=False).bounded == ""
+    def conditions(**changes: object) -> str:
+        return " ".join(dict(headline(**changes).sections)["Conditions"])
+
+    assert "is one on" not in conditions()
+    assert "is one on the mechanism" in conditions(conversion=Conversion.GDP)
+    assert "is one on the mechanism" in conditions(conversion=Conversion.SUBSAMPLED_GAUSSIAN)
+    assert "is one on what the attacker saw" in conditions(conversion=Conversion.DIRECT)
+    assert conditions(conversion=Conversion.DIRECT, is_valid=False).endswith("at delta 1e-05.")
 
 
 def bars(**changes: object) -> dict[str, tuple[str, str]]:
@@ -144,8 +182,8 @@ def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
     assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
     assert {*bars(substitute=nan)} == {"shown", "add-remove"}
     assert "mean of 5 bounds" in bars(bounds=5)["shown"][0]
-    assert "NOT a valid lower bound" in {label for label, _ in bars(is_valid=False).values()}
-    assert bars(is_valid=False)["shown"][1] == "8.91"  # no sign of a bound
+    assert [*bars(is_valid=False)] == ["add-remove", "substitute"]
+    assert [*bars(refuted="ALARM.")] == ["shown"]
     crafted = bars(**CRAFTED, real=REAL)
     assert crafted["shown"][0] == "Shown with a crafted gradient, substitute adjacency"
     assert crafted["real"] == ("Shown with a real record", "≥ 6.03")
@@ -165,9 +203,11 @@ def test_what_users_wrote_is_no_markup_and_no_citation():
     nothing = {name: [] for name in ("rows", "notes", "pictures", "data", "provenance")}
     texts = {"methods": methods.paragraphs, "references": methods.references}
     report = Report("<b>title</b>", headline(), columns=("a",), **nothing, **texts)
-    page = html_of(report)
-    assert "What attacks give (a lower bound only where the row does not say otherwise)" in page
+    page = html_of(report, author="A. <i>Lovelace")
     assert "<b>title" not in page
+    assert "By A. &lt;i&gt;Lovelace, on 20" in page
+    assert "signature" in html_of(report)
+    assert "signature" not in page
     assert "&lt;script&gt;.csv" in page
 
 
@@ -261,8 +301,7 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
     methods = " ".join(report.methods)
     assert "400 models were trained on two" in methods
     assert "The bound holds at delta 1e-05 with significance 0.05." in methods
-    page = html_of(report)
-    assert "a lower bound only where “proof” does not say “not valid”" in page
+    assert "400 scores" in html_of(report)
 
 
 def test_methods_do_not_call_a_number_of_in_sample_a_bound():
@@ -304,19 +343,24 @@ def _report_after(folder: Path, *all_runs: int, growing: str) -> Report:
     return report_of_experiment(folder)
 
 
-def test_methods_and_the_first_screen_say_which_bounds_are_not_valid(tmp_path):
+def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     valid = _report_after(tmp_path / "x", 12, growing="")
     methods = " ".join(valid.methods)
     assert "in both worlds, 12 times for each audit." in methods
     assert "Bounds hold at delta 1e-05 with significance 0.05 each. Threshold rule" in methods
     assert "VALID" not in methods
     assert valid.headline.chosen.endswith("Each bound holds alone.")
+    assert "Of the 2 rows of the table it is the first" in valid.headline.chosen  # one training
+    assert valid.headline.not_examined == [
+        "Any training: scores were drawn from the known law of a worst case."
+    ]
+    assert [name for name, _ in valid.sources] == ["summary.tsv", "experiment.json"]
     some = _report_after(tmp_path / "y", 8, 12, growing="b")
     methods = " ".join(some.methods)
     assert "significance 0.05 each, except those that are named next. Those of b (rule" in methods
     assert "(rule combined) ARE NOT VALID LOWER BOUNDS: the audit was looked at with 8" in methods
     assert some.headline.chosen.endswith("Each valid bound holds alone.")
-    assert [row.cells[4] for row in some.rows] == ["1.00", "1.00 (not valid)"]
+    assert [row.cells[4] for row in some.rows] == ["1.00", "no valid bound"]
     none = _report_after(tmp_path / "z", 8, 12, growing="ab")
     methods = " ".join(none.methods)
     assert "The numbers are computed at delta 1e-05 with significance 0.05 each. THEY" in methods
@@ -345,16 +389,11 @@ def test_the_overview_shows_what_is_finite():
     # Of the second row both marks, of the third that of its own adjacency.
     assert len(axes.collections) == 3
     assert "shown by attack: epsilon is at least this" in legend(figure)
-    # Numbers that are not valid are not shown as bounds.
+    # Numbers that are not valid are not shown.
     rows[0]["proof"] = "not valid"
-    figure = draw_overview(pd.DataFrame(rows))
-    assert "epsilon is at least this, unless it is marked as not valid" in " ".join(legend(figure))
-    [axes] = [axes for axes in figure.axes if axes.patches]
-    texts = [text.get_text() for text in axes.texts]
-    assert texts == ["3.21 (not valid)", "0.00", "0.50"]
-    figure = draw_overview(pd.DataFrame(rows[:1]))
-    assert "number of the attack (not valid: see the table)" in legend(figure)
-    assert "Lower bounds" not in below(figure)
+    [axes] = [axes for axes in draw_overview(pd.DataFrame(rows)).axes if axes.patches]
+    assert [bar.get_width() for bar in axes.patches] == [0.0, 0.0, 0.5]
+    assert [text.get_text() for text in axes.texts] == ["no valid bound", "0.00", "0.50"]
     with pytest.raises(InputError, match="no valid bound"):
         draw_overview(pd.DataFrame(rows).iloc[:0])
 
@@ -366,6 +405,6 @@ def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path
     parts = [chunk(b"IHDR", bytes(13)), chunk(b"tEXt", b"Software\0something")]
     path, origin = tmp_path / "figure.png", chunk(b"tEXt", KEY.encode() + b"\0of this")
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join([*parts, origin]))
-    assert origin_of_png(path) == "of this"
+    assert text_of_png(path) == "of this"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
-    assert origin_of_png(path) == ""
+    assert text_of_png(path) == ""

@@ -28,7 +28,7 @@ def audited(*, poisson: bool | None, rate: float = RATE, phases=()) -> OwnAudit:
 
 
 def bars_of(audit: OwnAudit, tmp_path) -> list[str]:
-    """The upper bounds of the report's first screen."""
+    """The upper bounds of the report's first page."""
     page = audit.report(tmp_path / "report.html").read_text()
     return re.findall(r"≤ ([\d,.]+)", page[: page.index("</section>")])
 

@@ -14,6 +14,7 @@ from summaries import summary_of
 
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.core.plugins import function_named
+from dpcanary.core.provenance import DESCRIPTION, text_of_png
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
@@ -171,6 +172,8 @@ def test_writes_three_files_with_the_same_bytes_again(kind, settings, files, tmp
     pdf, png, tsv = (second[end] for end in sorted(second))
     write_figure(figure, table, pdf=pdf, png=png, tsv=tsv)
     assert {end: path.read_bytes() for end, path in second.items()} == first
+    assert text_of_png(png, DESCRIPTION) == figure.get_label()
+    assert ("σ = " in figure.get_label()) is (kind == "gradient_norm")  # noqa: RUF001
 
 
 def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(files, tmp_path) -> None:
@@ -178,13 +181,13 @@ def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(files, tm
     rows = _summary()
     both = pd.concat([rows, rows.assign(threshold_rule="in_sample", is_valid=False)])
     write_table(tmp_path / "both.tsv", both)
-    options = {"plain": {}, "note": {"note": note}, "rules": {"in_sample": True}}
+    options = {"plain": {}, "note": {"note": note}, "panels": {"panels": ["sample_rate"]}}
     given = {"summary": [tmp_path / "both.tsv"]}
     drawn = {
         name: _draw("epsilon_by_step", given, tmp_path / name, axis="step", **settings)
         for name, settings in options.items()
     }
-    for name in ("note", "rules"):
+    for name in ("note", "panels"):
         assert drawn[name][".png"] != drawn["plain"][".png"]
         assert drawn[name][".tsv"] == drawn["plain"][".tsv"]
     assert b"audited_in_sample" in drawn["plain"][".tsv"]
