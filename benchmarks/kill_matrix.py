@@ -525,7 +525,7 @@ def write_results(
 ) -> None:
     """The table in the page of reliability, and the cheapest tests of each error in the list."""
     page = PAGE.read_text(encoding="utf-8")
-    write_text(PAGE, with_block(page, "kill matrix", markdown_table(header, rows)))
+    write_text(PAGE, with_block(page, "table: kill matrix", markdown_table(header, rows)))
     killers = {error.error: error.killers for error in kills if error.killers}
     listed = json.loads(LIST.read_text(encoding="utf-8"))
     for error in listed:

@@ -102,7 +102,7 @@ def page_with_lists(page: str) -> str:
             rows.append((words, str(len(at_first)), str(sum(at_first)), share))
     rows.append(("all", str(len(errors)), str(sum(error.at_first for error in errors)), ""))
     table = markdown_table(["chosen", "errors", "found at first", "share"], rows)
-    return with_block(page, "lists of errors", table)
+    return with_block(page, "table: python -m benchmarks.planted --page", table)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -32,6 +32,7 @@ _OUTSIDE = {
     "../README.md": "index.md",
     "../profiles/README.md": "cluster.md",
     "../benchmarks/README.md": "benchmarks.md",
+    "../benchmarks/bounds.md": "bounds.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changes.md",
 }

@@ -1,6 +1,7 @@
-"""The examples of docs/adding.md, as a package of their own: installed, run, and in a figure."""
+"""The package docs/examples/my_audits: installed, run, and in a figure."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from running import ROOT, Project, printed_by, shared
 import dpcanary
 
 pytestmark = pytest.mark.long
-PAGE = (ROOT / "docs/adding.md").read_text()
+PACKAGE = ROOT / "docs/examples/my_audits"
 CONFIG = {
     "experiment": "mine", "delta": 1e-5, "threshold_rules": ["at_zero", "in_sample"],
     "allow_not_valid": True,
@@ -27,11 +28,6 @@ CONFIG = {
 }  # fmt: skip
 
 
-def blocks() -> dict[str, str]:
-    found = re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-    return dict(found)
-
-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A user's folder, with the package in `installed`, where jobs find it."""
@@ -39,10 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     def write(folder: Path) -> None:
         Project.new(folder, CONFIG)
         source, target = folder / "source", folder / "installed"
-        (source / "my_audits").mkdir(parents=True)
-        (source / "my_audits/__init__.py").touch()
-        for path, text in blocks().items():
-            (source / path).write_text(text)
+        shutil.copytree(PACKAGE, source)  # pip builds beside what it installs
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
         printed_by([*pip, "--target", str(target), str(source)], folder)
 
@@ -51,12 +44,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-def test_each_addition_uses_public_names_alone():
-    modules = {f"my_audits/{name}.py" for name in ("mirrored", "last_gradient", "at_zero")}
-    assert {*blocks()} == {"pyproject.toml", *modules}
-    for text in blocks().values():
+def test_each_addition_uses_public_names_alone_and_the_page_shows_its_code():
+    modules = {path.stem: path.read_text() for path in (PACKAGE / "my_audits").glob("*.py")}
+    assert {*modules} == {"__init__", "mirrored", "last_gradient", "at_zero"}
+    for text in modules.values():
         # From the package itself, or from a namespace that it lists.
         assert {*re.findall(r"from dpcanary\.(\S+) import", text)} <= {*dpcanary.__all__}
+    page = (ROOT / "docs/adding.md").read_text()
+    shown = re.findall(r"```python\n(def (?:mirrored|choose)\(.*?)```", page, re.DOTALL)
+    assert len(shown) == 2
+    assert all(block in modules["mirrored"] + modules["at_zero"] for block in shown)
 
 
 def assert_by_the_rule(estimates: pd.DataFrame) -> None:
