@@ -10,7 +10,7 @@ from dpcanary.core.files import read_npz, write_atomically
 from dpcanary.data.own_files import holds_table
 from dpcanary.data.preparation import Look, look_at, read_preparation
 from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
-from dpcanary.data.records import Records, number_labels, records_from
+from dpcanary.data.records import number_labels, records_from
 from dpcanary.data.sources import load_source
 from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import classes_of, numbers_of
@@ -159,7 +159,7 @@ def prepared_source(
     # Which records are the adversary's depends on their labels alone.
     cells, numbers = table[label_column], np.arange(len(table))[:, None]
     labels = classes_of(cells).factorize(sort=True)[0] if look.classes else numbers_of(cells)
-    rows = Source(source, Records(numbers, labels))
+    rows = Source(source, records_from(source, numbers, labels))
     data = audited_data(rows, source=source, num_records=num_records)
     split = split_records(
         rows,

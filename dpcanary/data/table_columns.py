@@ -58,13 +58,13 @@ class Column(ClosedModel):
         """The numbers that stand for a column: each row depends on its own cell alone."""
         columns: dict[str, Any] = {}
         if self.kind == "number":
-            values = numbers_of(cells)
-            values = values.mask(values.isin(self.markers))
-            is_missing, columns[name] = values.isna(), values.fillna(self.fill)
+            numbers = numbers_of(cells)
+            numbers = numbers.mask(numbers.isin(self.markers))
+            is_missing, columns[name] = numbers.isna(), numbers.fillna(self.fill)
         elif self.kind == "category":
-            values = texts_of(cells)
-            is_missing = values.isna()
-            columns = {f"{name} = {text}": values.eq(text) for text in self.categories}
+            texts = texts_of(cells)
+            is_missing = texts.isna()
+            columns = {f"{name} = {text}": texts.eq(text) for text in self.categories}
         if self.marked:
             columns[f"{name} is missing"] = is_missing
         return pd.DataFrame(columns, index=cells.index).astype(np.float64)
