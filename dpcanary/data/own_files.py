@@ -63,7 +63,7 @@ def read_own(
                 f"{preparations[0]} is not for labels of kind {label_kind}; make it again by"
                 " `dpcanary audit --prepare`"
             )
-        table = read_table_as_written(path, label_column=label_column)
+        table = read_table_as_written(path, label_column)
         return preparation.applied(table, path=path, label_column=label_column)
     if is_table:
         return _read_plain_table(path, label_column, label_kind=label_kind)
@@ -148,7 +148,7 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     Labels are integers from 0, or texts, whose classes are numbered in alphabetical order; or they
     are numbers.
     """
-    table = read_typed_table(path, label_column=label_column)
+    table = read_typed_table(path, label_column)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     for name, column in columns.items():
         if pa.types.is_binary(column.type):  # what pyarrow cannot read as UTF-8
@@ -157,7 +157,7 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     found = {name: _values(column) for name, column in columns.items()}
     values = {name: column for name, column in found.items() if column is not None}
     if named is None or len(values) < len(found):
-        written = read_table_as_written(path, label_column=label_column)
+        written = read_table_as_written(path, label_column)
         has_classes = label_kind == "classes"
         look = look_at(path, written, label_column=label_column, has_classes=has_classes)
         raise look.refusal(prepared=False)

@@ -24,7 +24,7 @@ MANY_ROWS = 20
 _FEW_TEXTS = 10
 # Identifiers that count, of records that are a part of all, lie so close.
 _ROWS_PER_IDENTIFIER = 20
-_IDENTIFIER = re.compile(r"(?:^|[\W_])(?:id|uuid|guid|key|index|nr|no)$", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"(?i:(?:^|[\W_])(?:id|uuid|guid|key|index|nr|no))$|(?<=[a-z])I[dD]$")
 _MOST_CATEGORIES = 20
 _DATES_TRIED, _SHARE_OF_DATES = 1000, 0.9
 # So few records may all be of different classes.
