@@ -10,7 +10,7 @@ from dpcanary.core.files import read_npz, write_atomically
 from dpcanary.data.own_files import holds_table
 from dpcanary.data.preparation import Look, look_at, read_preparation
 from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
-from dpcanary.data.records import Records, number_labels, records_from
+from dpcanary.data.records import number_labels, records_from
 from dpcanary.data.sources import load_source
 from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import classes_of, numbers_of
@@ -109,12 +109,14 @@ def _named(source: str) -> str:
 
 def look_at_source(source: str, *, label_column: str, label_kind: str) -> Look | None:
     """Looks at all columns of a user's table; None if the source is not a table."""
-    if not (is_own(_named(source)) and holds_table(Path(source))):
+    if not _is_table(source):
         return None
-    table = read_table_as_written(Path(source), label_column=label_column)
-    return look_at(
-        Path(source), table, label_column=label_column, has_classes=label_kind == "classes"
-    )
+    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
+    return look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
+
+
+def _is_table(source: str) -> bool:
+    return is_own(_named(source)) and holds_table(Path(source))
 
 
 @dataclass(frozen=True)
@@ -150,16 +152,16 @@ def prepared_source(
         InputError: if the source is not a table, or if something is in the way that a preparation
             leaves to the user.
     """
-    look = look_at_source(source, label_column=label_column, label_kind=label_kind)
-    if look is None:
+    if not _is_table(source):
         raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
+    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
+    look = look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
     if look.is_open:
         raise look.refusal(prepared=True)
-    table = read_table_as_written(look.path, label_column=label_column)
     # Which records are the adversary's depends on their labels alone.
     cells, numbers = table[label_column], np.arange(len(table))[:, None]
-    labels = classes_of(cells).factorize(sort=True)[0] if look.classes else numbers_of(cells)
-    rows = Source(source, Records(numbers, labels))
+    labels = classes_of(cells).factorize()[0] if has_classes else numbers_of(cells)
+    rows = Source(source, records_from(source, numbers, labels))
     data = audited_data(rows, source=source, num_records=num_records)
     split = split_records(
         rows,
@@ -169,7 +171,7 @@ def prepared_source(
         standardised=False,
     )
     known = table.iloc[np.sort(split.auxiliary.features[:, 0])]
-    judged = look_at(look.path, known, label_column=label_column, has_classes=bool(look.classes))
+    judged = look_at(look.path, known, label_column=label_column, has_classes=has_classes)
     if judged.is_open:
         raise judged.refusal(prepared=True)
     preparation = judged.preparation(known)

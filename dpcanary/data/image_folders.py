@@ -58,7 +58,7 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
         images = _stacked(folder, [_image(path, mode, size) for _, path in found])
         labels = np.array([classes.index(name) for name, _ in found])
         parts[part] = Records(images, labels)
-    return Source(str(folder), **parts, class_names=tuple(classes))
+    return Source(str(folder), parts["training"], parts.get("test"), class_names=tuple(classes))
 
 
 def _labelled(root: Path) -> list[tuple[str, Path]]:

@@ -63,7 +63,7 @@ def read_own(
                 f"{preparations[0]} is not for labels of kind {label_kind}; make it again by"
                 " `dpcanary audit --prepare`"
             )
-        table = read_table_as_written(path, label_column=label_column)
+        table = read_table_as_written(path, label_column)
         return preparation.applied(table, path=path, label_column=label_column)
     if is_table:
         return _read_plain_table(path, label_column, label_kind=label_kind)
@@ -112,7 +112,7 @@ def _part(path: Path, arrays: Arrays, prefix: str, label_kind: str) -> Records:
     return records_from(path, as_numbers(numbers), checked)
 
 
-def _classes(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+def _classes(where: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Labels that are classes, in whichever type they are stored: 1.0 and true are class 1."""
     are_whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
     return integer_labels(where, labels.astype(np.int64) if are_whole else labels)
@@ -148,16 +148,16 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     Labels are integers from 0, or texts, whose classes are numbered in alphabetical order; or they
     are numbers.
     """
-    table = read_typed_table(path, label_column=label_column)
+    table = read_typed_table(path, label_column)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     for name, column in columns.items():
         if pa.types.is_binary(column.type):  # what pyarrow cannot read as UTF-8
             raise InputError(f"{path}: the texts in column {name!r} are not UTF-8; {SAVE_AS_UTF8}")
     named = _labels(path, columns.pop(label_column), label_kind)
-    values = {name: _values(column) for name, column in columns.items()}
-    features = [column for column in values.values() if column is not None]
-    if named is None or len(features) < len(values):
-        written = read_table_as_written(path, label_column=label_column)
+    found = {name: _values(column) for name, column in columns.items()}
+    values = {name: column for name, column in found.items() if column is not None}
+    if named is None or len(values) < len(found):
+        written = read_table_as_written(path, label_column)
         has_classes = label_kind == "classes"
         look = look_at(path, written, label_column=label_column, has_classes=has_classes)
         raise look.refusal(prepared=False)
@@ -171,7 +171,9 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
         for remark in remarks_on_label(labels, has_classes=label_kind == "classes"):
             text = f"{remark.what}: {remark.remedy}"
             _LOG.warning("warning: %s: column %r: %s", path, label_column, text)
-    return Source(str(path), Records(np.column_stack(features), labels), class_names=classes)
+    return Source(
+        str(path), Records(np.column_stack([*values.values()]), labels), class_names=classes
+    )
 
 
 def _labels(

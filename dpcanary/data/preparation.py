@@ -81,7 +81,7 @@ class Preparation(ClosedModel):
 
     def _labels(self, cells: "pd.Series[Any]", where: str) -> NDArray[Any]:
         if not self.classes:
-            labels = numbers_of(cells).to_numpy(np.float32)
+            labels: NDArray[Any] = numbers_of(cells).to_numpy(np.float32)
             unknown = np.isnan(labels)
         else:
             labels = pd.Index(self.classes).get_indexer(pd.Index(classes_of(cells)))
@@ -203,14 +203,16 @@ class Look:
 
 def look_at(path: Path, table: pd.DataFrame, *, label_column: str, has_classes: bool) -> Look:
     """Looks at all columns of a table, in the rows that it has."""
-    columns = {name: judged(str(name), table[name]) for name in table if name != label_column}
+    names = [str(name) for name in table if name != label_column]
+    columns = {name: judged(name, table[name]) for name in names}
     classes, remarks = judged_label(table[label_column], has_classes=has_classes)
     return Look(path, label_column, columns, classes, tuple(remarks))
 
 
 def hashes_of(table: pd.DataFrame) -> NDArray[np.uint64]:
     """A hash of each record."""
-    return pd.util.hash_pandas_object(table.astype("str"), index=False).to_numpy(np.uint64)
+    hashes = pd.util.hash_pandas_object(table.astype("str"), index=False)
+    return np.asarray(hashes, dtype=np.uint64)
 
 
 def _short(name: str) -> str:

@@ -24,7 +24,7 @@ MANY_ROWS = 20
 _FEW_TEXTS = 10
 # Identifiers that count, of records that are a part of all, lie so close.
 _ROWS_PER_IDENTIFIER = 20
-_IDENTIFIER = re.compile(r"(?:^|[\W_])(?:id|uuid|guid|key|index|nr|no)$", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"(?i:(?:^|[\W_])(?:id|uuid|guid|key|index|nr|no))$|(?<=[a-z])I[dD]$")
 _MOST_CATEGORIES = 20
 _DATES_TRIED, _SHARE_OF_DATES = 1000, 0.9
 # So few records may all be of different classes.
@@ -58,13 +58,13 @@ class Column(ClosedModel):
         """The numbers that stand for a column: each row depends on its own cell alone."""
         columns: dict[str, Any] = {}
         if self.kind == "number":
-            values = numbers_of(cells)
-            values = values.mask(values.isin(self.markers))
-            is_missing, columns[name] = values.isna(), values.fillna(self.fill)
+            numbers = numbers_of(cells)
+            numbers = numbers.mask(numbers.isin(self.markers))
+            is_missing, columns[name] = numbers.isna(), numbers.fillna(self.fill)
         elif self.kind == "category":
-            values = texts_of(cells)
-            is_missing = values.isna()
-            columns = {f"{name} = {text}": values.eq(text) for text in self.categories}
+            texts = texts_of(cells)
+            is_missing = texts.isna()
+            columns = {f"{name} = {text}": texts.eq(text) for text in self.categories}
         if self.marked:
             columns[f"{name} is missing"] = is_missing
         return pd.DataFrame(columns, index=cells.index).astype(np.float64)

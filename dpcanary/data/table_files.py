@@ -27,7 +27,7 @@ _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+)\s*$"
 _LOG = logging.getLogger(__name__)
 
 
-def read_typed_table(path: Path, *, label_column: str) -> Any:
+def read_typed_table(path: Path, label_column: str) -> Any:
     """Reads a table with the type that fits all values of a column, as a `pyarrow.Table`.
 
     Raises:
@@ -37,13 +37,18 @@ def read_typed_table(path: Path, *, label_column: str) -> Any:
         return _parquet(path, label_column)
     delimiter, names = _header(path)
     _check_names(path, names, label_column)
-    # Where columns are not separated by commas, the decimal point may be one.
-    points = "." if delimiter == "," else ".,"
-    tables = [_text(path, delimiter, decimal_point=point) for point in points]
-    return min(tables, key=lambda table: sum(map(pa.types.is_string, table.schema.types)))
+    table = _text(path, delimiter)
+    if delimiter == "," or not _num_texts(table):
+        return table
+    # The decimal point may be a comma.
+    return min(table, _text(path, delimiter, decimal_point=","), key=_num_texts)
 
 
-def read_table_as_written(path: Path, *, label_column: str) -> pd.DataFrame:
+def _num_texts(table: Any) -> int:
+    return sum(map(pa.types.is_string, table.schema.types))
+
+
+def read_table_as_written(path: Path, label_column: str) -> pd.DataFrame:
     """Reads a table whose cells do not depend on other rows: those of a text file stay texts.
 
     Missing ones are NaN.

@@ -264,6 +264,14 @@ def test_markers_of_missing_values_lie_far_from_all_others(values, markers):
     assert markers_among(np.array(values * 2)) == markers
 
 
+@pytest.mark.parametrize(("name", "kind"), [
+    ("ID", "identifier"), ("patientId", "identifier"), ("case no", "identifier"),
+    ("record_uuid", "identifier"), ("paid", "number"), ("volcano", "number"), ("income", "number"),
+])  # fmt: skip
+def test_whole_numbers_far_apart_are_identifiers_by_their_name(name, kind):
+    assert judged(name, pd.Series(np.arange(50) * 1000 + 7)).column.kind == kind
+
+
 def test_many_categories_keep_the_most_frequent():
     texts = [f"c{index:02}" for index in range(30) for _ in range(40 - index)]
     column = judged("code", pd.Series(texts)).column
