@@ -1,1 +1,1 @@
-"""Gradients through whole trainings, and canaries that are optimised by them."""
+"""Boglioni et al., 2025: sets of canaries whose pixels are optimised through trainings."""
