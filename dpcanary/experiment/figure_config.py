@@ -71,13 +71,15 @@ class Figure(ClosedModel):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> "Figure":
-        kind = figure_kind(self.kind)
-        of_some = [key for one in figure_kinds().values() for key in one.needs]
-        for key in dict.fromkeys(of_some):
+        kind, kinds = figure_kind(self.kind), figure_kinds().values()
+        fields = type(self).model_fields
+        if unknown := {*kind.needs, *kind.keys} - fields.keys():
+            raise ValueError(f"kind {self.kind} declares {min(unknown)}, which no figure has")
+        for key in (key for key in fields if any(key in one.needs for one in kinds)):
             if bool(getattr(self, key)) != (key in kind.needs):
                 verb = "needs" if key in kind.needs else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
-        for key in dict.fromkeys(key for one in figure_kinds().values() for key in one.keys):
+        for key in (key for key in fields if any(key in one.keys for one in kinds)):
             if getattr(self, key) and key not in kind.keys:
                 raise ValueError(f"a figure of kind {self.kind} has no {key}")
         shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]
