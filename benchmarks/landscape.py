@@ -13,10 +13,10 @@ from time import perf_counter
 from dpcanary import estimate_epsilon
 from dpcanary.adversaries.adversary_settings import DrawingStage, LandscapeShape
 from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.landscape_law import exact_curves
-from dpcanary.adversaries.loss_landscape import draw_positions
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.program_messages import progress
+from dpcanary.papers.cebere.landscape_law import exact_curves
+from dpcanary.papers.cebere.loss_landscape import draw_positions
 
 SIGMAS, BATCH_SIZES = range(1, 9), (1, 2, 4, 8, 16)
 STEPS, REPEATS, RUNS, DELTA = tuple(range(1, 26)), 5, 5000, 1e-5
@@ -30,7 +30,7 @@ def main() -> None:
     with progress(len(cells), "cell") as bar:
         for index, (sigma, batch_size) in enumerate(cells):
             stage = DrawingStage(
-                function="dpcanary.adversaries.loss_landscape:draw_positions",
+                function="dpcanary.papers.cebere.loss_landscape:draw_positions",
                 observe="position",
                 adjacency=Adjacency.ADD_REMOVE,
                 sample_rate=1.0,

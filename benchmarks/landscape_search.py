@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from dpcanary.adversaries.adversary_settings import LandscapeShape
-from dpcanary.adversaries.landscape_law import curves_of, exact_law
-from dpcanary.adversaries.loss_landscape import Landscape, Process, two_levels
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.core.program_messages import progress
+from dpcanary.papers.cebere.landscape_law import curves_of, exact_law
+from dpcanary.papers.cebere.loss_landscape import Landscape, Process, two_levels
 
 Array = NDArray[np.float64]
 

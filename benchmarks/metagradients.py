@@ -20,10 +20,14 @@ from torch import nn
 
 from benchmarks.memory import MIB, peak_of
 from dpcanary import Records
-from dpcanary.adversaries.metagradient import drawn_training
 from dpcanary.errors import InputError
-from dpcanary.metagradients.reverse import loss_gap_objective, metagradient, planned_segments
-from dpcanary.metagradients.training import Descent, Task, Training, trained
+from dpcanary.papers.boglioni.differentiable_training import Descent, Task, Training, trained
+from dpcanary.papers.boglioni.metagradient_canaries import drawn_training
+from dpcanary.papers.boglioni.metagradients import (
+    loss_gap_objective,
+    metagradient,
+    planned_segments,
+)
 from dpcanary.training.residual_networks import resnet9
 
 NUM_CANARIES, MOMENTUM, DECAY = 16, 0.9, 5e-4

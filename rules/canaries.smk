@@ -42,7 +42,9 @@ rule optimise_canaries:
     resources:
         **on_device(mem_mb=16000, runtime=1440),
     params:
-        code=code_for_audit("optimise_canaries"),
+        code=code_for_audit(
+            "optimise_canaries", lambda audit: [audit.adversary.optimise]
+        ),
         files=files_in(),
         options=AUDITS.options(
             "optimised", MetagradientStage, device=EXPERIMENT.settings.device

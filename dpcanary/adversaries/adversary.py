@@ -73,15 +73,18 @@ class Adversary:
             such an audit shows is what a record of these data leaks.
         uses_reference: whether canaries are made with the help of the reference model. Without it,
             target records are drawn at random.
-        uses_optimised: whether canaries are optimised by a job of their own, whose result audits
-            of different trainings share.
+        optimise: `module:name` of a function that optimises canaries in a job of their own, whose
+            result audits of different trainings share; see `crafting.optimise_canaries`.
         settings: keys of a config that this adversary's function uses and others do not.
         has_candidates: whether a slot holds one of several values, in place of two worlds. Score
             functions then return shape (runs, steps, slots, values); higher means likelier.
+        defaults: `module:name` of a function that takes the adjacency and returns values by key,
+            for those of its settings whose default in a config is null.
         in_first_step: whether the canary enters the first step alone. Batches are then fixed, and
             that step alone is accounted.
         exact: `module:name` of a function that gives the exact trade-off curve of what is
-            observed, if it is known; see `landscape_law.exact_curves`.
+            observed, if it is known. It takes the settings of the draws, `noise_multiplier` and
+            `steps`, and returns an `accounting.exact_trade_off.ExactCurve` for each step.
         colour: in figures; None takes one from the palette.
         marker: in figures; None takes one from the palette.
     """
@@ -98,9 +101,10 @@ class Adversary:
     difference: str | None = None
     is_real: bool = False
     uses_reference: bool = True
-    uses_optimised: bool = False
+    optimise: str | None = None
     settings: tuple[str, ...] = ()
     has_candidates: bool = False
+    defaults: str | None = None
     in_first_step: bool = False
     exact: str | None = None
     colour: str | None = None
@@ -111,9 +115,9 @@ class Adversary:
             raise InputError(f"adversary {self.name!r} needs a score and an adjacency")
         if self.is_trained != bool(self.cost):
             raise InputError(f"adversary {self.name!r}: canaries have a cost, a process has none")
-        if self.uses_optimised and "metagradient" not in self.settings:
+        if self.optimise and "metagradient" not in self.settings:
             raise InputError(
-                f"adversary {self.name!r} uses optimised canaries: its settings need metagradient"
+                f"adversary {self.name!r} has optimised canaries: its settings need metagradient"
             )
         checked_name("adversary", self.name)
         for score in self.scores:

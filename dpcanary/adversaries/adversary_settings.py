@@ -234,8 +234,12 @@ class CraftingStage(CraftingKeys, MechanismStage):
 
 
 class MetagradientStage(ClosedModel):
-    """What optimised canaries depend on, beside data; nothing of the audited training."""
+    """What optimised canaries depend on, beside data; nothing of the audited training.
 
+    `optimise` names the function that makes them, as `module:name`; it is None for other canaries.
+    """
+
+    optimise: str | None
     seed: int
     num_slots: int
     metagradient: MetagradientSettings

@@ -1,16 +1,12 @@
-"""Every adversary that a config can name, one entry each.
+"""The adversaries that a config can name: entries of general use, and those that are registered.
 
-Another package adds entries by entry points of the group `dpcanary.adversaries`; see
-docs/adding.md.
+Papers (`dpcanary/papers`) and other packages register theirs by entry points; see docs/adding.md.
 """
 
 from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.plugins import load_plugin, registered
+from dpcanary.core.plugins import Catalogue
 from dpcanary.data.observations import Observation
-from dpcanary.errors import InputError, suggestion
-
-GROUP = "dpcanary.adversaries"
 
 _LOGIT_DIFFERENCE = Score(
     "logit_difference",
@@ -97,57 +93,6 @@ _BUILT_IN = (
         marker="D",
     ),
     Adversary(
-        name="random_dimension",
-        label="random dimension",
-        description="gradient +C against nothing in a coordinate that is drawn at random; +C"
-        " against -C under `substitute`",
-        source="Cebere et al., A_GC-R",
-        inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:random_dimensions",
-        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
-        adjacencies=tuple(Adjacency),
-        cost=CraftingCost.NOTHING,
-        uses_reference=False,
-        colour="#00A5A5",
-        marker="P",
-    ),
-    Adversary(
-        name="simulated_dimension",
-        label="simulated dimension",
-        description="gradient +C against nothing in the coordinate that moves least in simulated"
-        " trainings; +C against -C under `substitute`",
-        source="Cebere et al., A_GC-S",
-        inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:simulated_dimensions",
-        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
-        adjacencies=tuple(Adjacency),
-        cost=CraftingCost.NUM_STEPS,
-        settings=("simulation", "ranking", "num_simulations"),
-        uses_reference=False,
-        colour="#1B4F9C",
-        marker="X",
-    ),
-    Adversary(
-        name="random_direction",
-        label="random direction",
-        description="gradient of length C against nothing in a direction that is drawn at random;"
-        " against its negative under `substitute`",
-        source="Cebere et al., A_CotS; after Andrew et al.",
-        inserts=Inserts.GRADIENT,
-        function="dpcanary.adversaries.gradient:random_directions",
-        scores=(
-            Score("cosine", "dpcanary.scoring.scores:cosine", Observation.CHANGE_AND_LENGTH),
-            _COORDINATE,
-            _VALUE,
-            _TRANSCRIPT,
-        ),
-        adjacencies=tuple(Adjacency),
-        cost=CraftingCost.NOTHING,
-        uses_reference=False,
-        colour="#7B3FA0",
-        marker="p",
-    ),
-    Adversary(
         name="loss",
         label="loss",
         description="a private record with another label against nothing; against the record with"
@@ -200,23 +145,6 @@ _BUILT_IN = (
         marker="H",
     ),
     Adversary(
-        name="metagradient",
-        label="metagradient",
-        description="a private image whose pixels are optimised through whole trainings, against"
-        " nothing; against the image as it was under `substitute`",
-        source="Boglioni et al., Algorithm 5",
-        inserts=Inserts.RECORD,
-        function="dpcanary.adversaries.metagradient:metagradient_canaries",
-        scores=(_LOSS,),
-        adjacencies=tuple(Adjacency),
-        cost=CraftingCost.NOTHING,
-        settings=("metagradient",),
-        uses_reference=False,
-        uses_optimised=True,
-        colour="#C2185B",
-        marker=">",
-    ),
-    Adversary(
         name="secret",
         label="secret",
         description="a record that holds one of `num_candidates` values, each with a gradient of"
@@ -229,72 +157,10 @@ _BUILT_IN = (
         has_candidates=True,
         colour="#4A7F0F",
     ),
-    Adversary(
-        name="loss_landscape",
-        label="loss landscape",
-        description="gradient +C in the first step alone against nothing, or against -C under"
-        " `substitute`; the loss is crafted so that later steps keep the worlds apart",
-        source="Cebere et al., A_S",
-        inserts=Inserts.PROCESS,
-        function="dpcanary.adversaries.loss_landscape:draw_positions",
-        scores=(
-            Score("position", "dpcanary.scoring.scores:as_observed", "position"),
-            Score(
-                "likelihood_ratio",
-                "dpcanary.adversaries.landscape_law:likelihood_ratio",
-                "position",
-            ),
-        ),
-        adjacencies=(Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE),
-        settings=("landscape", "landscape_threshold"),
-        in_first_step=True,
-        exact="dpcanary.adversaries.landscape_law:exact_curves",
-        colour="#B8860B",
-        marker="h",
-    ),
-    Adversary(
-        name="encoding_loss",
-        label="encoding loss",
-        description="gradient +C against -C, or against nothing under `add_remove` and `zero_out`;"
-        " the loss of all other records is crafted so that the last model remembers all steps",
-        source="ours, for the statement of Annamalai, 2024",
-        inserts=Inserts.PROCESS,
-        function="dpcanary.adversaries.encoding_loss:draw_models",
-        scores=(Score("decoded", "dpcanary.adversaries.encoding_loss:decoded_ratio", "model"),),
-        adjacencies=tuple(Adjacency),
-        colour="#3311DD",
-    ),
 )
 BUILT_IN = {entry.name: entry for entry in _BUILT_IN}
 
-
-def adversary_names() -> list[str]:
-    """All names, those of this package first, in the order of figures and tables."""
-    return list(dict.fromkeys([*BUILT_IN, *sorted(registered(GROUP))]))
-
-
-def adversary(name: str) -> Adversary:
-    """The entry of this name.
-
-    Raises:
-        InputError: if there is none, it cannot be used, or a package registers a built-in name.
-    """
-    plugins = registered(GROUP)
-    if taken := min(BUILT_IN.keys() & plugins.keys(), default=None):
-        raise InputError(
-            f"{plugins[taken].value} is registered as {GROUP} {taken!r}, which is taken:"
-            " choose another name"
-        )
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    if name not in plugins:
-        raise InputError(f"unknown canary {name!r}: {suggestion(name, adversary_names())}")
-    entry = load_plugin(GROUP, name, Adversary)
-    if entry.name != name:
-        raise InputError(f"{GROUP} {name!r}: its entry is named {entry.name!r}; make them equal")
-    return entry
-
-
-def adversaries() -> list[Adversary]:
-    """All entries, in the order of `adversary_names`."""
-    return [adversary(name) for name in adversary_names()]
+_CATALOGUE = Catalogue("canary", "dpcanary.adversaries", Adversary, BUILT_IN)
+adversary = _CATALOGUE.named
+adversary_names = _CATALOGUE.names
+adversaries = _CATALOGUE.entries

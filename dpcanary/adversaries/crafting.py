@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.utils import vector_to_parameters
 from tqdm import tqdm
 
-from dpcanary.adversaries.adversary_settings import CraftingStage, Purpose
+from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientStage, Purpose
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.plugins import function_named
 from dpcanary.core.randomness import generator
@@ -223,6 +223,16 @@ class Crafting:
         return RecordGradients(
             self.module, self.reference.parameters, self.stage.loss, device=self.device
         )
+
+
+def optimise_canaries(
+    stage: MetagradientStage, *, private: Records, device: torch.device, progress: Progress
+) -> CanarySet:
+    """Optimises canaries on private records, by the function that the stage names."""
+    assert stage.optimise is not None
+    function = function_named(stage.optimise)
+    optimised: CanarySet = function(stage, private=private, device=device, progress=progress)
+    return optimised
 
 
 def craft_canaries(crafting: Crafting) -> CanarySet:

@@ -1,18 +1,24 @@
-"""Functions that settings name, and plugins that other packages register.
+"""Functions that settings name, and plugins that packages register by entry points.
 
 A function is named as in Python's entry points, `package.module:function`. A job therefore imports
 only the function that its settings name, and depends on no other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from dpcanary.errors import InputError
+from dpcanary.errors import InputError, suggestion
 
 Kind = TypeVar("Kind")
+
+# Each folder has an `entry_points.txt`, as an installed package has. It is read from here because
+# jobs import the library from a clone, which is not installed and has no metadata.
+_PAPERS = Path(__file__).parents[1] / "papers"
 
 
 def function_named(reference: str) -> Callable[..., Any]:
@@ -37,13 +43,16 @@ def function_named(reference: str) -> Callable[..., Any]:
 
 @cache
 def registered(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name, from all installed packages.
+    """The entry points of a group by name: those of papers, then those of installed packages.
 
     Raises:
         InputError: if two packages register the same name.
     """
     points: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
+    papers = [Distribution.at(path).entry_points for path in sorted(_PAPERS.glob("*/"))]
+    of_papers = [point for paper in papers for point in paper.select(group=group)]
+    installed = sorted(entry_points(group=group), key=lambda point: point.name)
+    for point in (*of_papers, *installed):
         other = points.setdefault(point.name, point)
         if other.value != point.value:
             raise InputError(
@@ -70,3 +79,52 @@ def load_plugin(group: str, name: str, kind: type[Kind]) -> Kind:
             f" {type(plugin).__name__}"
         )
     return plugin
+
+
+@dataclass(frozen=True)
+class Catalogue(Generic[Kind]):
+    """Entries by name: those of the library, then those that are registered in a group.
+
+    Attributes:
+        noun: what an entry is called in errors.
+        group: of entry points.
+        kind: the type of an entry. An attribute `name` must be what it is registered as.
+        built_in: the library's own entries.
+    """
+
+    noun: str
+    group: str
+    kind: type[Kind]
+    built_in: Mapping[str, Kind]
+
+    def names(self) -> list[str]:
+        """All names, in the order of figures and tables."""
+        return list(dict.fromkeys([*self.built_in, *registered(self.group)]))
+
+    def named(self, name: str) -> Kind:
+        """The entry of this name.
+
+        Raises:
+            InputError: if there is none, it cannot be used, or a built-in name is registered.
+        """
+        plugins = registered(self.group)
+        if taken := min(self.built_in.keys() & plugins.keys(), default=None):
+            raise InputError(
+                f"{plugins[taken].value} is registered as {self.group} {taken!r}, which is taken:"
+                " choose another name"
+            )
+        if name in self.built_in:
+            return self.built_in[name]
+        if name not in plugins:
+            raise InputError(f"unknown {self.noun} {name!r}: {suggestion(name, self.names())}")
+        entry = load_plugin(self.group, name, self.kind)
+        own_name = getattr(entry, "name", name)
+        if own_name != name:
+            raise InputError(
+                f"{self.group} {name!r}: its entry is named {own_name!r}; make them equal"
+            )
+        return entry
+
+    def entries(self) -> dict[str, Kind]:
+        """All entries by name."""
+        return {name: self.named(name) for name in self.names()}

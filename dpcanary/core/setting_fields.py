@@ -66,6 +66,17 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Offered:
+    """Metadata of a name: an editor offers those that are known here, and accepts others."""
+
+    names: Callable[[], list[str]]
+
+    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
+        """Lists the names when the schema is asked for, as plugins are looked up for that."""
+        return {"anyOf": [{"enum": self.names()}, {"type": "string"}]}
+
+
+@dataclass(frozen=True)
 class Flag:
     """Metadata of a key that is an option of `dpcanary audit`.
 

@@ -17,8 +17,7 @@ from tqdm import tqdm
 
 from dpcanary.adversaries.adversary import CraftingCost
 from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientStage
-from dpcanary.adversaries.crafting import Crafting, craft_canaries
-from dpcanary.adversaries.metagradient import optimised_canaries
+from dpcanary.adversaries.crafting import Crafting, craft_canaries, optimise_canaries
 from dpcanary.data.canaries import Canary, CanarySet, GradientCanary, InputCanary
 from dpcanary.data.observations import Observation
 from dpcanary.data.records import Records, Split
@@ -264,7 +263,7 @@ def _optimise(probe: Probe) -> Seconds:
 
     def optimised(steps: int) -> None:
         short = stage.metagradient.model_copy(update={"num_metasteps": 1, "num_steps": steps})
-        optimised_canaries(
+        optimise_canaries(
             stage.model_copy(update={"metagradient": short}),
             private=private,
             device=torch.device(probe.device),

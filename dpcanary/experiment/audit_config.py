@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpcanary.accounting.audit_noise import NoiseKeys
 from dpcanary.adversaries.adversary import Adversary, Inserts, Score
@@ -16,8 +16,8 @@ from dpcanary.adversaries.adversary_settings import (
     ShuffledKeys,
     Simulation,
 )
-from dpcanary.adversaries.catalogue import BUILT_IN, adversary, adversary_names
-from dpcanary.core.setting_fields import Count, Flag, UsedIf, metadata_of
+from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.core.setting_fields import Count, Flag, Offered, UsedIf, metadata_of
 from dpcanary.data.observations import Observation
 from dpcanary.errors import suggestion
 from dpcanary.training.training_settings import (
@@ -36,9 +36,6 @@ from dpcanary.training.training_settings import (
     is_own,
 )
 
-# An editor offers the names of this package and accepts those of plugins.
-CanaryName = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [*BUILT_IN]}, {"type": "string"}]})]
-
 
 class Audit(
     CraftingKeys,
@@ -55,7 +52,9 @@ class Audit(
 ):
     """One training set-up whose epsilon is estimated: the keys of all stages, and those below."""
 
-    canary: CanaryName = Field(description="how the neighbouring dataset differs")
+    canary: Annotated[str, Offered(adversary_names)] = Field(
+        description="how the neighbouring dataset differs"
+    )
     score: str | None = Field(
         None, description="how runs are scored; by default by the canary's first score"
     )
@@ -180,7 +179,7 @@ class Audit(
             raise ValueError("worlds alternate is for num_slots 1; use coins or halves")
         elif self.worlds is WorldAssignment.HALVES and self.num_slots % 2:
             raise ValueError("worlds halves needs an even num_slots")
-        if self.adversary.uses_optimised and self.num_slots % 2:
+        if self.adversary.optimise and self.num_slots % 2:
             raise ValueError(
                 f"canary {self.canary} trains on half of its slots at a time: num_slots must be"
                 f" even, not {self.num_slots}"

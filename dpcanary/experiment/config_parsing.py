@@ -13,9 +13,9 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from dpcanary.adversaries.adversary_settings import LandscapeShape, MetagradientSettings
-from dpcanary.adversaries.loss_landscape import middle
+from dpcanary.adversaries.adversary_settings import LandscapeKeys, MetagradientSettings
 from dpcanary.core.argument_checks import checked_name
+from dpcanary.core.plugins import function_named
 from dpcanary.core.program_messages import run
 from dpcanary.core.randomness import derived_seed
 from dpcanary.core.setting_fields import ClosedModel
@@ -187,7 +187,7 @@ def _resolved(audit: Audit, *, seed: int) -> Audit:
             "initialisation": audit.start,
             "worlds": audit.worlds or _default_worlds(audit),
             "other_records": audit.others,
-            **_landscape_of(audit),
+            **_defaults_of(audit),
         }
     )
 
@@ -198,15 +198,12 @@ def _default_worlds(audit: Audit) -> WorldAssignment:
     return WorldAssignment.by_default(audit.num_slots)
 
 
-def _landscape_of(audit: Audit) -> dict[str, Any]:
-    """The landscape with its defaults; none where the canary has none."""
-    if "landscape" in audit.unused_keys:
-        return {"landscape": None, "landscape_threshold": None}
-    threshold = audit.landscape_threshold
-    return {
-        "landscape": audit.landscape or LandscapeShape.DIVERGING,
-        "landscape_threshold": middle(audit.adjacency) if threshold is None else threshold,
-    }
+def _defaults_of(audit: Audit) -> dict[str, Any]:
+    """What the canary gives its own settings; without a landscape, the keys of one are empty."""
+    reference = audit.adversary.defaults
+    given = function_named(reference)(audit.adjacency) if reference else {}
+    values = {key: value for key, value in given.items() if getattr(audit, key) is None}
+    return dict.fromkeys(LandscapeKeys.model_fields.keys() & audit.unused_keys) | values
 
 
 def _check_used(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.estimation_settings import (
     LARGEST_EXACT_DELTA,
@@ -15,6 +16,7 @@ from dpcanary.estimation.estimation_settings import (
 from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
+from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.figure_config import Figure
 from dpcanary.training.training_settings import WorldAssignment
 
@@ -154,7 +156,7 @@ def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -
         raise InputError(
             f"{where}: num_slots: {audit.num_slots} is more than the {most} private records"
         )
-    if audit.adversary.uses_optimised:
+    if audit.adversary.optimise:
         trained_on = most - audit.num_slots // 2
         if audit.num_slots == most or audit.metagradient.batch_size > trained_on:
             raise InputError(
@@ -203,8 +205,9 @@ def _check_figure(
         raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
     names = [name for sweep in figure.sweeps for name in sweeps[sweep]]
     scores = {audits[name].score for name in names}
-    if figure.kind == "canary_sets":
-        _check_sets(where, [audits[name] for name in names], settings)
+    check = figure_kind(figure.kind).check
+    if check and (reason := function_named(check)([audits[name] for name in names], settings)):
+        raise InputError(f"{where}: {reason}")
     without = [name for name in names if audits[name].noise_multiplier == 0]
     if without and (figure.axis == "noise_multiplier" or figure.kind in _OF_PRIVATE_TRAINING):
         raise InputError(
@@ -235,20 +238,6 @@ def _check_figure(
         if figure.kind == "test_accuracy" and not (audit.is_trained and audit.loss.is_of_classes):
             reason = "its labels are numbers" if audit.is_trained else "it trains no models"
             raise InputError(f"{where}: audit {name} has no test accuracy: {reason}")
-
-
-def _check_sets(where: str, audits: Sequence[Audit], settings: Settings) -> None:
-    if {audit.score for audit in audits} != {"loss"}:
-        raise InputError(f"{where}: it compares losses: all audits of its sweeps need score loss")
-    if len({audit.seed for audit in audits}) > 1:
-        raise InputError(
-            f"{where}: its audits have seeds of their own; give them the same seed, so that their"
-            " trainings are pairs"
-        )
-    rules = settings.threshold_rules
-    need_gdp = all(Conversion.GDP in threshold_rule_named(rule).conversions for rule in rules)
-    if Conversion.GDP not in settings.conversions and need_gdp:
-        raise InputError(f"{where}: conversions has no gdp, whose bounds it shows")
 
 
 def _check_models(where: str, figure: Figure, name: str, audit: Audit) -> None:

@@ -235,6 +235,7 @@ class Experiment(ClosedModel):
             "in_first_step": audit.adversary.in_first_step,
             "has_equal_steps": audit.has_equal_steps,
             "exact": audit.adversary.exact,
+            "optimise": audit.adversary.optimise,
         }
 
 

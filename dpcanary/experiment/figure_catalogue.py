@@ -1,8 +1,16 @@
-"""Every kind of figure that a config can name, one entry each."""
+"""The kinds of figures that a config can name: those of general use, and registered ones.
+
+Papers (`dpcanary/papers`) and other packages register theirs by entry points; see docs/adding.md.
+"""
 
 from dataclasses import dataclass
 
+from dpcanary.core.argument_checks import checked_name
+from dpcanary.core.plugins import Catalogue
 from dpcanary.errors import InputError, suggestion
+
+# What the workflow makes for figures.
+_FILES = ("summary", "scores", "profiles", "ceilings", "ratios")
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,8 @@ class FigureKind:
         caption: paragraphs.
         needs: keys of a figure in a config that it must have, and others must not.
         keys: keys that it may have.
+        check: `module:name` of a function that takes the audits of its sweeps and the settings of
+            the experiment, and returns why it cannot show them; an empty text if it can.
         axis: the column of the summary on its axis, where this is fixed.
         has_bounds: whether it shows lower bounds; a kind with the key `shown` only where it is set.
     """
@@ -30,8 +40,16 @@ class FigureKind:
     files: tuple[str, ...] = ("summary",)
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
+    check: str | None = None
     axis: str | None = None
     has_bounds: bool = True
+
+    def __post_init__(self) -> None:
+        checked_name("figure kind", self.name)
+        for file in self.files:
+            if file not in _FILES:
+                hint = suggestion(file, _FILES)
+                raise InputError(f"figure kind {self.name!r}: unknown files {file!r}: {hint}")
 
     @property
     def is_by_runs(self) -> bool:
@@ -76,20 +94,6 @@ _CAPTION_OF_BOUNDS = (
     "below the panels. GDP conversion assumes that the mechanism's trade-off curve is "
     "Gaussian.",
 )
-_CAPTION_OF_HIDDEN_STATE = (
-    "Audited and exact epsilon of an adversary that inserts its gradient in the first step "
-    "alone, sees the final model alone, and crafts the loss in between. There is a panel for "
-    "each noise multiplier and a colour for each batch size.",
-    "The black line is the accounted epsilon of the first step, which holds for any loss and "
-    "any number of later steps.",
-    "Coloured lines in the panels of direct conversion are the exact epsilon of the final model at "
-    "this delta, from its exact law. They assume nothing.",
-    "Those in the panels of GDP conversion are what an audit with infinitely many runs states if "
-    "it takes the largest mu over all tests and converts it as if the trade-off curve were "
-    "Gaussian. Where the curve is not Gaussian, this may be far above the exact epsilon.",
-    "Markers are lower bounds by the same conversion. Bars are two standard errors over the "
-    "repeats.",
-)
 _KINDS = (
     *(
         FigureKind(
@@ -124,24 +128,6 @@ _KINDS = (
         keys=("panels",),
     ),
     FigureKind(
-        "canary_sets",
-        draw="dpcanary.figures.canary_sets:draw_canary_sets",
-        inputs=("summary", "gaps"),
-        files=("scores", "summary"),
-        caption=(
-            "What sets of canaries show along training. The first panel shows how much "
-            "larger the loss of canaries is in models that were not trained on them. The "
-            "others show lower bounds on epsilon from one training, by threshold rule. Each "
-            "point is a training, each line the mean of trainings, each band one standard "
-            "deviation; bands of bounds end at the smallest and the largest training. The "
-            "table has means, medians and differences between canaries in trainings with the same "
-            "seed, with 95 % intervals.",
-            "Without noise, no trade-off curve is accounted, and GDP conversion is a scale of "
-            "guesses: the epsilon of the Gaussian mechanism below which so many right guesses "
-            "have a probability of at most the significance.",
-        ),
-    ),
-    FigureKind(
         "test_accuracy",
         draw="dpcanary.figures.accuracy:draw_test_accuracy",
         inputs=("accuracies", "summary"),
@@ -159,25 +145,6 @@ _KINDS = (
             "replace an input. A gradient canary is in the models of both worlds, so all of "
             "its models count as models with a canary.",
         ),
-        has_bounds=False,
-    ),
-    FigureKind(
-        "adjacency_ratio",
-        draw="dpcanary.figures.adjacency_ratio:draw_adjacency_ratio",
-        inputs=("ratios",),
-        files=("ratios",),
-        caption=(
-            "How much larger epsilon is under substitute than under add/remove adjacency, for "
-            "the same mechanism at the same delta, with a panel for each sampling rate q and "
-            "a line for each number of steps T.",
-            "Nothing is trained here: both epsilons are accounted.",
-            "Above the dashed line, the substitute epsilon is more than twice the add/remove "
-            "one. There, doubling an add/remove epsilon at the same delta does not bound what "
-            "an attacker learns about a record's content.",
-            "A line has a gap where no accountant gives both epsilons, or where the "
-            "add/remove epsilon is 0; the log of compare_adjacencies says why.",
-        ),
-        needs=("sample_rates", "noise_multipliers", "num_steps"),
         has_bounds=False,
     ),
     FigureKind(
@@ -269,35 +236,6 @@ _KINDS = (
         ),
         keys=("panels",),
     ),
-    *(
-        FigureKind(
-            name,
-            draw="dpcanary.figures.hidden_state:draw_hidden_state",
-            caption=_CAPTION_OF_HIDDEN_STATE,
-            axis=axis,
-        )
-        for name, axis in (
-            ("hidden_state_by_step", "step"),
-            ("hidden_state_by_threshold", "landscape_threshold"),
-        )
-    ),
-    FigureKind(
-        "shuffling",
-        draw="dpcanary.figures.shuffling_figure:draw_shuffling",
-        caption=(
-            "What can be shown of trainings whose batches are cut from shuffled records, against "
-            "the noise multiplier, with a panel for each adjacency.",
-            "Markers are lower bounds from audits of worst cases: of shuffled batches where the "
-            "other records contribute the gradient -C or nothing, and of Poisson samples at the "
-            "same rate. Bars are two standard errors, where there are several repeats. Lines have "
-            "a gap at bounds of 0, which are hollow markers on the axis.",
-            "The solid line is guaranteed with shuffling: a record is used once in each pass, and "
-            "nothing amplifies that. The dashed line is what accounting of Poisson samples "
-            "states for the same numbers. It bounds the audits of Poisson samples, and not those "
-            "of shuffled batches: a bound above it shows that Poisson accounting does not hold for "
-            "these.",
-        ),
-    ),
     FigureKind(
         "secrets",
         draw="dpcanary.figures.secrets_figure:draw_secrets_figure",
@@ -311,40 +249,10 @@ _KINDS = (
             " secret together. The legend names what is accounted for a single record.",
         ),
     ),
-    FigureKind(
-        "amplification",
-        draw="dpcanary.figures.hidden_state:draw_amplification",
-        caption=(
-            "Epsilon at the last recorded step over epsilon at the first one, by noise "
-            "multiplier and batch size. A ratio of 1 means that hiding the models of all "
-            "earlier steps protects nothing; a smaller one is called amplification.",
-            "The first panel has the ratios of audited bounds by the GDP conversion, the "
-            "second those of an audit with infinitely many runs by the same conversion, and "
-            "the third those of the exact epsilon at this delta.",
-        ),
-    ),
-    FigureKind(
-        "loss_landscape",
-        draw="dpcanary.figures.hidden_state:draw_loss_landscape",
-        caption=(
-            "The first panel is the loss that the adversary crafts, as a function of the only "
-            "parameter. The others are the exact densities of that parameter after some "
-            "steps, with the gradient of the canary in the first step (world 0) and without "
-            "it (world 1).",
-            "The dashed line is the threshold at which the loss changes its direction.",
-        ),
-        has_bounds=False,
-    ),
 )
 FIGURE_KINDS = {kind.name: kind for kind in _KINDS}
 
-
-def figure_kind(name: str) -> FigureKind:
-    """The entry of this name.
-
-    Raises:
-        InputError: if there is none.
-    """
-    if name not in FIGURE_KINDS:
-        raise InputError(f"unknown kind {name!r}: {suggestion(name, FIGURE_KINDS)}")
-    return FIGURE_KINDS[name]
+_CATALOGUE = Catalogue("kind", "dpcanary.figure_kinds", FigureKind, FIGURE_KINDS)
+figure_kind = _CATALOGUE.named
+figure_kind_names = _CATALOGUE.names
+figure_kinds = _CATALOGUE.entries

@@ -2,15 +2,13 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dpcanary.core.setting_fields import ClosedModel, Count, Positive, SampleRate
+from dpcanary.core.setting_fields import ClosedModel, Count, Offered, Positive, SampleRate
 from dpcanary.errors import suggestion
-from dpcanary.experiment.figure_catalogue import FIGURE_KINDS, figure_kind
+from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names, figure_kinds
 from dpcanary.experiment.summary import AXES, LINES, PANELS
 
-# An editor offers the kinds.
-KindName = Annotated[str, WithJsonSchema({"enum": [*FIGURE_KINDS]})]
 if TYPE_CHECKING:
     PanelSetting = str
     LineSetting = str
@@ -23,7 +21,7 @@ else:  # from the declarations of the keys, which type checkers cannot follow
 class Figure(ClosedModel):
     """A figure: what it shows, and which sweeps."""
 
-    kind: KindName = Field(description="what is drawn")
+    kind: Annotated[str, Offered(figure_kind_names)] = Field(description="what is drawn")
     sweeps: tuple[str, ...] = Field((), description="from `audits`; not for adjacency_ratio")
     note: str = Field("", description="text printed below the figure")
     heuristic: bool = Field(
@@ -62,19 +60,21 @@ class Figure(ClosedModel):
     @field_validator("kind")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in FIGURE_KINDS:
-            raise ValueError(f"unknown name, {suggestion(name, FIGURE_KINDS)}")
+        if name not in figure_kind_names():
+            raise ValueError(f"unknown name, {suggestion(name, figure_kind_names())}")
         return name
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> "Figure":
-        kind = figure_kind(self.kind)
-        of_some = [key for one in FIGURE_KINDS.values() for key in one.needs]
-        for key in dict.fromkeys(of_some):
+        kind, kinds = figure_kind(self.kind), figure_kinds().values()
+        fields = type(self).model_fields
+        if unknown := {*kind.needs, *kind.keys} - fields.keys():
+            raise ValueError(f"kind {self.kind} declares {min(unknown)}, which no figure has")
+        for key in (key for key in fields if any(key in one.needs for one in kinds)):
             if bool(getattr(self, key)) != (key in kind.needs):
                 verb = "needs" if key in kind.needs else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
-        for key in dict.fromkeys(key for one in FIGURE_KINDS.values() for key in one.keys):
+        for key in (key for key in fields if any(key in one.keys for one in kinds)):
             if getattr(self, key) and key not in kind.keys:
                 raise ValueError(f"a figure of kind {self.kind} has no {key}")
         shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]

@@ -76,7 +76,7 @@ def reference_models(experiment: Experiment) -> SharedJobs[ReferenceStage]:
 
 def optimised_canaries(experiment: Experiment) -> SharedJobs[MetagradientStage]:
     """The sets of canaries that are optimised by metagradients."""
-    return SharedJobs(experiment, MetagradientStage, lambda audit: audit.adversary.uses_optimised)
+    return SharedJobs(experiment, MetagradientStage, lambda audit: bool(audit.adversary.optimise))
 
 
 _SUFFIXES = {

@@ -1,4 +1,4 @@
-"""What adversaries and threshold rules of your own are made of."""
+"""What adversaries, threshold rules and figures of your own are made of."""
 
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
     from dpcanary.estimation.threshold_rules import Problem as Problem
     from dpcanary.estimation.threshold_rules import at_threshold as at_threshold
+    from dpcanary.experiment.figure_catalogue import FigureKind as FigureKind
     from dpcanary.scoring.scores import ScoringContext as ScoringContext
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

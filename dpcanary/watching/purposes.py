@@ -6,6 +6,6 @@ from enum import IntEnum
 class Purpose(IntEnum):
     """Part of every stream's key: never reuse or change a number, in any package."""
 
-    DIRECTIONS = 25  # supports and signs of the canaries
-    WORLDS = 26  # the canaries' secret worlds
-    CANARY_BATCHES = 27  # the steps in which each canary takes part, by blocks of steps
+    DIRECTIONS = 34  # supports and signs of the canaries
+    WORLDS = 35  # the canaries' secret worlds
+    CANARY_BATCHES = 36  # the steps in which each canary takes part, by blocks of steps

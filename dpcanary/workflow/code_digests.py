@@ -17,6 +17,7 @@ _PACKAGE = "dpcanary"
 _LOADERS = {
     "dpcanary/adversaries/catalogue.py": "dpcanary.adversaries",
     "dpcanary/estimation/rule_catalogue.py": "dpcanary.threshold_rules",
+    "dpcanary/experiment/figure_catalogue.py": "dpcanary.figure_kinds",
 }
 
 # Top-level packages, and the folders that contain them.

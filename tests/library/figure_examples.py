@@ -10,13 +10,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from summaries import attack, gaussian_profile, row, summary_of
 
-from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.catalogue import adversaries
 from dpcanary.core.plugins import function_named
 from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.figures.attacks import Attack, ShownBound
 
-ALL = [*BUILT_IN]
-TRAINED = [name for name, canary in BUILT_IN.items() if canary.is_trained]
+ALL = [*adversaries()]
+TRAINED = [name for name, canary in adversaries().items() if canary.is_trained]
 THREE = ((1.0, 22.37), (0.25, 5.574), (0.0625, 1.42))
 FIXED = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
 NOTE = "Reduced scale: features of a smaller encoder, 1,000 runs in place of 2,500, one repeat" * 2

@@ -10,7 +10,7 @@ from dpcanary.accounting import by_adjacency
 from dpcanary.accounting.comparison import compare_adjacencies
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError
-from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
+from dpcanary.papers.pradhan.adjacency_ratio import draw_adjacency_ratio
 
 
 def compared(

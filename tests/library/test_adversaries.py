@@ -13,7 +13,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.adversaries.adversary import Adversary, Inserts
 from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage, OtherRecords
-from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.catalogue import adversaries
 from dpcanary.adversaries.crafting import Crafting, craft_canaries, drawn_targets
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.core.adjacency import Adjacency
@@ -39,7 +39,7 @@ from dpcanary.training.training_settings import TrainingStage
 
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 30, 5, 3
 CLIP, RATE, NOISE, NUM_STEPS = 0.6, 0.8, 0.01, 16
-TRAINED = [entry for entry in BUILT_IN.values() if entry.is_trained]
+TRAINED = [entry for entry in adversaries().values() if entry.is_trained]
 # Values that are not the defaults, of the keys that some adversaries use.
 OWN_KEYS = {
     "crafting_steps": 30, "crafting_step_size": 0.1, "simulation": "noisy",
@@ -74,7 +74,7 @@ def experiment_for(entry: Adversary, adjacency: Adjacency, **changes: object) ->
 def crafting_of(experiment: Experiment) -> Crafting:
     entry = experiment.audits["a"].adversary
     stage, optimised = experiment.stage(CraftingStage, audit="a"), None
-    if entry.uses_optimised:  # stands for images that a job of its own has optimised
+    if entry.optimise:  # stands for images that a job of its own has optimised
         targets = drawn_targets(PRIVATE, seed=stage.seed, count=stage.num_slots)
         optimised = CanarySet(
             tuple(InputCanary(-target.features, target.label, target.index) for target in targets),
@@ -185,7 +185,7 @@ def test_scores_of_trainings_with_little_noise_are_higher_in_world_0(
     changes = {"score": score}
     if score == "value":  # where a run started is not known: many are needed to see the worlds
         changes |= {"initialisation": "per_run", "num_runs": 256}
-    if entry.uses_optimised:
+    if entry.optimise:
         changes |= {"num_slots": 2, "num_runs": 12}
     scores = scores_of_trainings(experiment_for(entry, adjacency, **batches | changes), tmp_path)
     if score == "coordinate":
@@ -216,7 +216,7 @@ def ways_of(entry: Adversary) -> list[dict]:
 
 PROCESSES = {
     f"{entry.name}-{adjacency}-{score.name}-{number}": (entry, adjacency, score.name, way)
-    for entry in BUILT_IN.values()
+    for entry in adversaries().values()
     if not (entry.is_trained or entry.has_candidates)  # see test_secret_slots.py
     for adjacency in entry.adjacencies
     for score in entry.scores

@@ -15,13 +15,14 @@ from torch import nn
 
 from dpcanary.adversaries import gradient as of_gradients
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
-from dpcanary.adversaries.gradient import random_dimensions, simulated_dimensions
 from dpcanary.adversaries.input import crafted_inputs, flipped_labels, mislabeled, natural
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.randomness import generator
 from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
+from dpcanary.papers.cebere import gradient_canaries as of_cebere
+from dpcanary.papers.cebere.gradient_canaries import random_dimensions, simulated_dimensions
 from dpcanary.scoring import scores
 from dpcanary.scoring.scores import ScoringContext, canary_loss, coordinate
 from dpcanary.training import simulated_trainings as simulation
@@ -340,9 +341,7 @@ def test_drawn_dimensions_directions_and_labels_are_uniform():
     assert ((counts - 400 / PARAMETERS) ** 2).sum() * PARAMETERS / 400 < 38 + 5 * 8.7
     assert len({canary.target for canary in canaries}) > 50
 
-    drawn = [
-        of_gradients.random_directions(crafting_of(seed=seed))[0].gradient for seed in range(300)
-    ]
+    drawn = [of_cebere.random_directions(crafting_of(seed=seed))[0].gradient for seed in range(300)]
     squares = (np.array(drawn) ** 2).mean(axis=0) / CLIP**2
     # A squared coordinate is Beta(1/2, (p-1)/2): standard deviation about sqrt(2) / p.
     np.testing.assert_allclose(squares, 1 / PARAMETERS, atol=5 * 2**0.5 / PARAMETERS / 300**0.5)
@@ -494,7 +493,7 @@ def test_initial_weights_have_the_variance_of_their_name(weights, variance):
 
 
 def test_cosine_is_that_of_the_change():
-    [canary] = of_gradients.random_directions(crafting_of())
+    [canary] = of_cebere.random_directions(crafting_of())
     dpsgd, module = mechanism(1.0, (2, 4), adjacency="add_remove"), crafting_of().module
     known = {"module": module, "records": SIXTY, "canary": canary, "dpsgd": dpsgd}
     known |= {"observe": "change_and_length", "keep_parameters": True}

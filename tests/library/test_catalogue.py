@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
-from dpcanary.adversaries.catalogue import BUILT_IN, adversary
+from dpcanary.adversaries.catalogue import adversaries, adversary
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.drawing import Drawing
 from dpcanary.core.adjacency import Adjacency
@@ -19,7 +19,7 @@ from dpcanary.experiment.audit_config import Audit
 from dpcanary.figures import style
 
 DOCS = Path(__file__).parents[2] / "docs"
-ENTRIES = list(BUILT_IN.values())
+ENTRIES = list(adversaries().values())
 entries = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 

@@ -25,7 +25,7 @@ from dpcanary.adversaries.adversary_settings import (
     MetagradientSettings,
     MetagradientStage,
 )
-from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.catalogue import BUILT_IN, adversaries, adversary
 from dpcanary.audits.release_making import released_config
 from dpcanary.core.setting_fields import ClosedModel, UsedIf, metadata_of
 from dpcanary.data.dataset_settings import DatasetStage
@@ -248,21 +248,21 @@ def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
 
 
 def audit_of(canary: str, /, **changes: Any) -> dict[str, Any]:
-    entry = BUILT_IN[canary]
+    entry = adversary(canary)
     audit = AUDIT | {"canary": canary, "adjacency": entry.adjacencies[-1].value, "seed": 3}
     if not entry.is_trained:
         del audit["dataset"]
     if entry.in_first_step:
         audit |= {"sampling": "fixed", "batch_size": 6}
         del audit["sample_rate"]
-    if entry.uses_optimised:
+    if entry.optimise:
         audit |= {"num_slots": 2, "metagradient": {"batch_size": 8, "start": "other_label"}}
     return without_none(audit | changes)
 
 
 # Where keys are used that the audits of the catalogue's canaries do not use.
 CONTEXTS = {
-    **{name: audit_of(name) for name in BUILT_IN},
+    **{name: audit_of(name) for name in adversaries()},
     "perceptron": audit_of("gradient", model="mlp", hidden_sizes=[4, 3], optimizer="momentum"),
     "resnet9": audit_of("natural", model="resnet9", pretraining={"num_steps": 2}),
     "known-batches": audit_of("loss", **FIXED | {"canary_period": 5}),
@@ -287,10 +287,10 @@ def stages_of(experiment: Experiment, audit: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_config_that_is_written_is_the_same(context, tmp_path):
-    canary, path = BUILT_IN[CONTEXTS[context]["canary"]], tmp_path / "experiment.json"
+    canary, path = adversary(CONTEXTS[context]["canary"]), tmp_path / "experiment.json"
     for score in canary.scores:
         start = "per_run" if score.observes == Observation.VALUE else None
-        changes = {"score": score.name} if context in BUILT_IN else {}
+        changes = {"score": score.name} if context in adversaries() else {}
         changes |= {"initialisation": start} if start else {}
         experiment = parse_experiment({**GOOD, "audits": {"one": CONTEXTS[context] | changes}})
         path.write_text(experiment.to_json())
@@ -300,7 +300,7 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
         runs = experiment.stage(experiment.runs_stage("one"), audit="one")
         scoring = experiment.stage(ScoringStage, audit="one")
         assert scoring.runs_settings == json.loads(runs.to_json())
-        if context in BUILT_IN:
+        if context in adversaries():
             assert scoring.score_function == score.function
             making = CraftingStage if canary.is_trained else DrawingStage
             assert experiment.stage(making, audit="one").function == canary.function
@@ -884,4 +884,4 @@ def test_the_editors_schema_knows_keys_and_names():
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(config(**wrong), known)
     offered = json.dumps(known["$defs"]["Sweep"]["properties"]["canary"])
-    assert all(f'"{name}"' in offered for name in BUILT_IN)
+    assert all(f'"{name}"' in offered for name in adversaries())

@@ -21,7 +21,7 @@ from running import TINY, Project, call
 from dpcanary import Mechanism, runs_needed
 from dpcanary.adversaries.adversary import Score
 from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage
-from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.catalogue import BUILT_IN, adversaries
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.costs import cost_report as report
@@ -156,7 +156,7 @@ def trained_shard(of: Experiment, runs: int) -> Shard:
 REPEATED = ("run", "world", "observation", "test_accuracy")
 OBSERVED = {  # by what is observed, the first adversary of the catalogue and its score
     (score.observes, num_slots): (entry, score.name)
-    for entry in reversed(BUILT_IN.values())
+    for entry in reversed(adversaries().values())
     for score in entry.scores
     for num_slots in ((1, 4) if entry.is_trained else (1,))
 }

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpcanary.adversaries.encoding_loss import EncodingLoss
 from dpcanary.core.adjacency import Adjacency
+from dpcanary.papers.published.encoding_loss import EncodingLoss
 
 C, LEARNING_RATE, SIGMA, STEPS = 2.5, 0.3, 0.8, 8
 SECOND_SIGN = {Adjacency.ADD_REMOVE: 0, Adjacency.ZERO_OUT: 0, Adjacency.SUBSTITUTE: -1}

@@ -19,7 +19,7 @@ from summaries import attack, below, gaussian_profile, legend, row, summary_of
 
 from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
-from dpcanary.experiment.figure_catalogue import FIGURE_KINDS
+from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names
 from dpcanary.figures.layout import value_ticks
 
 # The columns of the points of lines, where a kind has lines, then labels of axes with their units.
@@ -82,9 +82,9 @@ def _written(figure: Figure) -> list[Text]:
     ]
 
 
-@pytest.mark.parametrize("kind", FIGURE_KINDS)
+@pytest.mark.parametrize("kind", figure_kind_names())
 def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares(kind):
-    entry = FIGURE_KINDS[kind]
+    entry = figure_kind(kind)
     assert EXAMPLES[kind], "a new kind needs an example"
     assert entry.caption
     assert all(text.endswith(".") and "  " not in text for text in entry.caption)
@@ -127,7 +127,7 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
 
 def test_captions_take_numbers_for_evidence_and_no_proof():
     bounds, trade_off = (
-        " ".join(FIGURE_KINDS[kind].caption) for kind in ("epsilon_by_step", "trade_off")
+        " ".join(figure_kind(kind).caption) for kind in ("epsilon_by_step", "trade_off")
     )
     assert "a valid marker above the dashed line is evidence, at the stated confidence" in bounds
     assert "leaves little room between what is shown and what is accounted" in bounds

@@ -11,7 +11,10 @@ from dpcanary.accounting.curve import GaussianCurve
 from dpcanary.accounting.exact_trade_off import largest_mu
 from dpcanary.adversaries.adversary_settings import DrawingStage
 from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.landscape_law import (
+from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.papers.cebere.landscape_law import (
     Array,
     DensityCurve,
     Law,
@@ -20,7 +23,7 @@ from dpcanary.adversaries.landscape_law import (
     exact_law,
     likelihood_ratio,
 )
-from dpcanary.adversaries.loss_landscape import (
+from dpcanary.papers.cebere.loss_landscape import (
     Landscape,
     LandscapeShape,
     Process,
@@ -29,9 +32,6 @@ from dpcanary.adversaries.loss_landscape import (
     process_of,
     two_levels,
 )
-from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.errors import AccountingError, InputError
 from dpcanary.scoring.scores import ScoringContext
 
 DELTA = 1e-5

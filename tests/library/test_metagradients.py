@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from tqdm import tqdm
 
-from dpcanary.adversaries import metagradient as adversaries
 from dpcanary.adversaries.adversary_settings import MetagradientSettings, MetagradientStage
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.adversaries.crafting import craft_canaries
@@ -23,10 +22,15 @@ from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
 from dpcanary.experiment import products as shared
 from dpcanary.experiment.experiment_config import Experiment
-from dpcanary.metagradients import reverse
-from dpcanary.metagradients import training as trainings
-from dpcanary.metagradients.reverse import loss_gap_objective, metasmoothness, planned_segments
-from dpcanary.metagradients.training import Batch, Descent, Task, Training, trained
+from dpcanary.papers.boglioni import differentiable_training as trainings
+from dpcanary.papers.boglioni import metagradient_canaries as adversaries
+from dpcanary.papers.boglioni import metagradients as reverse
+from dpcanary.papers.boglioni.differentiable_training import Batch, Descent, Task, Training, trained
+from dpcanary.papers.boglioni.metagradients import (
+    loss_gap_objective,
+    metasmoothness,
+    planned_segments,
+)
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.training_settings import Initialisation
@@ -322,12 +326,13 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
 
 
+OPTIMISE = adversary("metagradient").optimise
 OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
 
 
 def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
     options = MetagradientSettings.model_validate(OPTIONS | changes, strict=False)
-    stage = MetagradientStage(seed=4, num_slots=4, metagradient=options)
+    stage = MetagradientStage(optimise=OPTIMISE, seed=4, num_slots=4, metagradient=options)
     known = {"private": private, "device": CPU, "progress": lambda total, unit: tqdm(disable=True)}
     return adversaries.optimised_canaries(stage, **known)
 
@@ -386,7 +391,7 @@ def test_audits_of_other_trainings_share_optimised_canaries() -> None:
     others = [name(seed=4), name(num_slots=6), name(metagradient=options)]
     assert len({name(), *others}) == 4
     assert shared.optimised_canaries(experiment(canary="loss")).audits == {}
-    assert adversary("metagradient").uses_optimised
+    assert adversary("metagradient").optimise
 
 
 OF_RECORDS = {"canary": ["random_record", "loss"]}

@@ -25,8 +25,9 @@ from dpcanary.estimation.one_run.slot_guesses import (
     slot_dependence,
 )
 from dpcanary.estimation.rule_catalogue import RULES
-from dpcanary.figures import canary_sets, models_trained
+from dpcanary.figures import models_trained
 from dpcanary.figures.notes import slots_in_words
+from dpcanary.papers.boglioni import canary_sets
 from dpcanary.reports.headline import bound_sentences
 
 DELTA = 1e-5

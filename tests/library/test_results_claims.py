@@ -13,9 +13,9 @@ from benchmarks.page_numbers import value_of
 from benchmarks.published import KEPT, PAGE, row
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.adversaries.adversary_settings import LandscapeShape
-from dpcanary.adversaries.landscape_law import curves_of, exact_law
-from dpcanary.adversaries.loss_landscape import Process, two_levels
 from dpcanary.core.installation import published_names
+from dpcanary.papers.cebere.landscape_law import curves_of, exact_law
+from dpcanary.papers.cebere.loss_landscape import Process, two_levels
 
 PAPERS = yaml.safe_load((KEPT / "papers.yaml").read_text())
 # What is smaller and what is larger, as numbers or by words of `benchmarks.page_numbers`. A letter

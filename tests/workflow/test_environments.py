@@ -16,9 +16,9 @@ from test_canary_sets import CONFIG as OF_SETS
 from test_pins import pins
 
 from dpcanary.accounting.audit_noise import CALIBRATION
-from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.catalogue import adversaries
 from dpcanary.estimation.rule_catalogue import RULES
-from dpcanary.experiment.figure_catalogue import FIGURE_KINDS
+from dpcanary.experiment.figure_catalogue import figure_kinds
 from dpcanary.workflow.code_digests import imports_of
 
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
@@ -29,14 +29,17 @@ DISTRIBUTION = {
 # Functions that a program finds by their names, beside what it imports.
 FUNCTIONS = {
     "calibrate_noise": [CALIBRATION],
-    "craft_canaries": [entry.function for entry in BUILT_IN.values() if entry.is_trained],
-    "draw_shard": [entry.function for entry in BUILT_IN.values() if not entry.is_trained],
-    "score_runs": [score.function for entry in BUILT_IN.values() for score in entry.scores],
+    "craft_canaries": [entry.function for entry in adversaries().values() if entry.is_trained],
+    "optimise_canaries": [
+        entry.optimise for entry in adversaries().values() if entry.optimise is not None
+    ],
+    "draw_shard": [entry.function for entry in adversaries().values() if not entry.is_trained],
+    "score_runs": [score.function for entry in adversaries().values() for score in entry.scores],
     **{
         name: [rule.choose for rule in RULES.values() if isinstance(rule.choose, str)]
         for name in ("estimate", "estimate_by_runs", "bound_ceiling")
     },
-    "draw_figure": [kind.draw for kind in FIGURE_KINDS.values()],
+    "draw_figure": [kind.draw for kind in figure_kinds().values()],
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.metagradients.training import (
+from dpcanary.papers.boglioni.differentiable_training import (
     State,
     Task,
     Training,

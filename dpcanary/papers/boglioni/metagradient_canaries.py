@@ -22,8 +22,13 @@ from dpcanary.core.randomness import derived_seed, generator
 from dpcanary.data.canaries import CanarySet, InputCanary
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.metagradients.reverse import loss_gap_objective, metagradient
-from dpcanary.metagradients.training import Descent, Task, Training, shuffled_batches
+from dpcanary.papers.boglioni.differentiable_training import (
+    Descent,
+    Task,
+    Training,
+    shuffled_batches,
+)
+from dpcanary.papers.boglioni.metagradients import loss_gap_objective, metagradient
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.runs import free_bytes
@@ -158,7 +163,7 @@ def optimise_canaries(
     its metagradient. The paper leaves step and number of metasteps open; signs are our choice.
 
     Args:
-        module: maps features (n, ...) to logits (n, K); see `metagradients.training.Task`.
+        module: maps features (n, ...) to logits (n, K); see `differentiable_training.Task`.
         records: other than canaries.
         canaries: where the descent starts; their number is even.
         descent: the optimiser of the models.

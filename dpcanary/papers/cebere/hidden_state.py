@@ -7,8 +7,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpcanary.adversaries.landscape_law import Law, exact_law
-from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.core.adjacency import ADJACENCIES
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
@@ -21,6 +19,8 @@ from dpcanary.figures.notes import (
     rule_in_words,
     stated_confidence,
 )
+from dpcanary.papers.cebere.landscape_law import Law, exact_law
+from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
 
 _PLACE = ("noise_multiplier", "batch_size")
 _EXACT = {"exact": "epsilon_hidden_state", "exact_gdp": "epsilon_hidden_state_gdp"}

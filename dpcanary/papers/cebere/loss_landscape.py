@@ -73,6 +73,11 @@ def middle(adjacency: Adjacency) -> float:
     return sum(_STARTS[adjacency]) / 2
 
 
+def default_landscape(adjacency: Adjacency) -> dict[str, Any]:
+    """The landscape that a config leaves open: the worlds diverge from the middle between them."""
+    return {"landscape": LandscapeShape.DIVERGING, "landscape_threshold": middle(adjacency)}
+
+
 def process_of(settings: Mapping[str, Any], *, noise_multiplier: float) -> Process:
     """The process of an audit with these settings.
 

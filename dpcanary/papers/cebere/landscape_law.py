@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpcanary.accounting.curve import ExactCurve
-from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
 from dpcanary.scoring.scores import ScoringContext
 
 Array = NDArray[np.float64]

@@ -1,1 +1,0 @@
-"""Gradients through whole trainings, and canaries that are optimised by them."""

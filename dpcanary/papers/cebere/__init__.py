@@ -1,0 +1,1 @@
+"""Cebere et al.: canaries that are gradients, and hidden states in a crafted loss landscape."""

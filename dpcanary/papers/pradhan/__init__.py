@@ -1,0 +1,1 @@
+"""Pradhan et al.: how much larger epsilon is under substitute adjacency."""

@@ -1,0 +1,1 @@
+"""Other published results: a loss that encodes all steps, and shuffled batches."""
