@@ -124,7 +124,7 @@ class Audit(
             raise ValueError(f"canary {self.canary} needs a dataset")
         if self.num_steps % (self.record_every or 1):
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
-        if entry.uses_optimised and not self.loss.is_of_classes:
+        if entry.optimise and not self.loss.is_of_classes:
             raise ValueError(
                 f"canary {self.canary} optimises cross-entropy: loss {self.loss} is no"
             )
