@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpcanary.commands.training_options import Cores, Delta, Json, with_keys_of_an_audit
+from dpcanary.commands.training_options import (
+    BatchSize,
+    Cores,
+    Delta,
+    Epochs,
+    Json,
+    sample_rate_of,
+    steps_of,
+    with_keys_of_an_audit,
+)
 from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 
@@ -15,8 +24,8 @@ if TYPE_CHECKING:
     from dpcanary.experiment.experiment_config import Experiment
 
 _DATA = "The data"
-# Audits of own data need one; a config says them itself.
-_DEFAULTS = {"num_runs": 1000}
+# Of keys that a config must give. Steps may also be given by --epochs.
+_DEFAULTS = {"num_runs": 1000, "num_steps": None}
 # What --quick changes: few models, in jobs for two cores, and the strongest canary alone.
 _QUICK = {"num_runs": 100, "runs_per_shard": 50}
 _CANARIES, _QUICK_CANARIES = ["gradient", "mislabeled"], ["gradient"]
@@ -97,6 +106,8 @@ def audit(
     cost: Annotated[
         bool, typer.Option("--cost", help="Only time a few models, and print what all will cost.")
     ] = False,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
     quick: Annotated[
         bool,
         typer.Option(
@@ -118,12 +129,13 @@ def audit(
 
     \b
     Examples:
-      dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100
-      dpcanary audit --features patients.csv --label-column diagnosis --prepare \\
-                     --sample-rate 0.25 --noise-multiplier 5.6 --delta 1e-5 --num-steps 500
-      dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
-                     --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
-      dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100 --quick
+      dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 \\
+                     --num-steps 100 --quick
+      dpcanary audit --features patients.csv --label-column diagnosis \\
+                     --prepare --batch-size 64 --epochs 20 --delta 1e-5 \\
+                     --noise-multiplier 5.6
+      dpcanary audit --features my.npz --model my_package:build_model \\
+                     --noise-multiplier 10 --num-steps 50 --delta 1e-5 --cost
     """
     from dpcanary.audits.own_audit import CONFIG, COST, PREPARATION, config_of, name_of, run_audit
     from dpcanary.audits.own_audit_data import (
@@ -156,10 +168,12 @@ def audit(
         preparation=path if prepare else None,
         image_size=image_size,
     )
+    keys |= _batches_and_steps(
+        context, keys, num_records=data.num_records, batch_size=batch_size, epochs=epochs
+    )
     canaries = canary or (_QUICK_CANARIES if quick else _CANARIES)
     if quick:
-        source = context.get_parameter_source("num_runs")
-        if source is not None and source.name != "DEFAULT":
+        if _is_typed(context, "num_runs"):
             raise typer.BadParameter("give --num-runs or --quick, not both")
         keys |= _QUICK
     config = config_of(
@@ -185,6 +199,29 @@ def audit(
         from dpcanary.experiment.results_table import read_results
 
         print_json({"results": str(results), "audits": read_results(results).to_dict("records")})
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _batches_and_steps(
+    context: typer.Context,
+    keys: dict[str, Any],
+    *,
+    num_records: int,
+    batch_size: float | None,
+    epochs: float | None,
+) -> dict[str, Any]:
+    """The sample rate and the steps, also from a batch size and epochs of the private records."""
+    rate = keys["sample_rate"]
+    if batch_size is not None:
+        typed = rate if _is_typed(context, "sample_rate") else None
+        rate = sample_rate_of(typed, batch_size, num_records)
+    steps = steps_of(keys["num_steps"], epochs, steps_per_pass=1 / rate)
+    return {"sample_rate": rate, "num_steps": steps}
 
 
 def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: bool) -> None:

@@ -243,6 +243,15 @@ def estimate(
     p_value = None
     if claimed_epsilon is not None:
         p_value = _p_value(found, bounds[0], claimed_epsilon)
+    notes = (
+        _scores_in_words(scores, found, ceiling, adjacency),
+        _claim_in_words(bounds[0], claimed_epsilon, p_value),
+        f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
+        if shown.advantage > 0
+        else "",
+        f"Hint: {hint}" if hint else "",
+        f"Figure: {plot}" if plot else "",
+    )
     print_answer(
         {
             "num_world0": len(found.world0),
@@ -255,28 +264,7 @@ def estimate(
             "p_value_of_claim": p_value,
             "hint": hint,
         },
-        "\n\n".join(
-            [
-                *_bounds_in_words(bounds, adjacency),
-                wrapped(_scores_in_words(scores, found, bounds[0], ceiling, adjacency)),
-                *(
-                    []
-                    if p_value is None
-                    else [_claim_in_words(bounds[0], claimed_epsilon, p_value)]
-                ),
-                *(
-                    [
-                        wrapped(
-                            f"Without any epsilon: {shown}; `dpcanary account` prints what no attack exceeds."
-                        )
-                    ]
-                    if shown.advantage > 0
-                    else []
-                ),
-                *([wrapped(f"Hint: {hint}")] if hint else []),
-                *([f"Figure: {plot}"] if plot else []),
-            ]
-        ),
+        "\n\n".join([*_bounds_in_words(bounds, adjacency), *map(wrapped, filter(None, notes))]),
         as_json=as_json,
     )
 
@@ -412,7 +400,6 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
 def _scores_in_words(
     paths: Sequence[Path],
     found: "WorldScores",
-    bound: "EpsilonEstimate",
     ceiling: float,
     adjacency: Adjacency | None,
 ) -> str:
@@ -432,13 +419,17 @@ def _scores_in_words(
     )
 
 
-def _claim_in_words(bound: "EpsilonEstimate", claimed_epsilon: float, p_value: float) -> str:
+def _claim_in_words(
+    bound: "EpsilonEstimate", claimed_epsilon: float | None, p_value: float | None
+) -> str:
+    if claimed_epsilon is None or p_value is None:
+        return ""
     verdict = (
         "the scores contradict it"
         if p_value < bound.significance
         else "the scores do not contradict it, which is no evidence for it"
     )
-    return wrapped(
+    return (
         f"The claim that epsilon is at most {claimed_epsilon:g} at delta {bound.delta:g} has the"
         f" p-value {p_value:.2g}: {verdict} (conversion {bound.conversion}, the conditions of the"
         " bound)."

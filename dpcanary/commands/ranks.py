@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
+    bounds_in_lines,
     confidence_in_words,
     each_alone,
-    print_bounds,
     print_json,
     print_table,
     print_text,
 )
 from dpcanary.core.printing import rounded_down as down
 from dpcanary.errors import InputError, suggestion
+from dpcanary.estimation.bound_in_words import quotable
 from dpcanary.estimation.estimation_settings import Conversion, RankRule
 from dpcanary.estimation.ranks.rank_bound import (
     RanksEstimate,
@@ -156,7 +157,7 @@ def _p_value(asked: RanksAsked, file: RankFile, bound: RanksEstimate) -> float |
     if asked.claim is None or bound.conversion is not Conversion.DIRECT:
         return None
     if len(asked.list_sizes) > 1:
-        raise InputError("--claim: a claim is tested with one --list-size")
+        raise InputError("--claimed-epsilon: a claim is tested with one --list-size")
     return assess_claim_from_ranks(
         **_options(asked, file, bound.rule),
         list_size=bound.list_size,
@@ -169,6 +170,10 @@ def _print_bounds(
     asked: RanksAsked, bounds: list[RanksEstimate], claims: list[float | None]
 ) -> None:
     first = bounds[0]
+    if len(bounds) == 1:
+        validity = {"epsilon_lower": first.epsilon_lower, "is_valid": first.is_valid}
+        print_text(quotable(str(first), **validity))
+        print()
     secrets = "1 secret" if first.num_secrets == 1 else f"{first.num_secrets:,} secrets"
     print_text(
         f"{asked.path}: ranks of {secrets} among {first.num_candidates:,} candidates, mean exposure"
@@ -186,7 +191,7 @@ def _print_bounds(
         )
         for bound in bounds
     ]
-    print_bounds(header, rows, [bound.assumption for bound in bounds])
+    print(f"{bounds_in_lines(header, rows, [bound.assumption for bound in bounds])}\n")
     print_text(
         f"Under {ADJACENCIES[first.adjacency]} adjacency, at delta {first.delta:g}. A bound exceeds"
         f" the true epsilon with a probability of at most {first.significance:g}."

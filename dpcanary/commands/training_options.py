@@ -133,8 +133,8 @@ def mechanism_of(
     adjacency: Adjacency = Adjacency.SUBSTITUTE,
 ) -> Mechanism:
     """The mechanism that options describe; a part of a step of an epoch counts as one step."""
-    rate = _sample_rate_of(sample_rate, batch_size, num_records)
-    steps = _steps_of(num_steps, epochs, steps_per_pass=1 / rate)
+    rate = sample_rate_of(sample_rate, batch_size, num_records)
+    steps = steps_of(num_steps, epochs, steps_per_pass=1 / rate)
     return Mechanism(
         adjacency, sample_rate=rate, num_steps=steps, noise_multiplier=noise_multiplier
     )
@@ -183,7 +183,7 @@ def shuffled_mechanism_of(
     adjacency: Adjacency = Adjacency.SUBSTITUTE,
 ) -> tuple[ShuffledMechanism, float]:
     """The mechanism that options describe, and the rate that a Poisson accountant would be told."""
-    rate = _sample_rate_of(sample_rate, batch_size, num_records)
+    rate = sample_rate_of(sample_rate, batch_size, num_records)
     if batch_size is None or num_records is None:
         if drop_last:
             raise typer.BadParameter("--drop-last needs --batch-size and --num-records")
@@ -199,7 +199,7 @@ def shuffled_mechanism_of(
     mechanism = ShuffledMechanism(
         adjacency,
         batches_per_pass=batches,
-        num_steps=_steps_of(num_steps, epochs, steps_per_pass=batches),
+        num_steps=steps_of(num_steps, epochs, steps_per_pass=batches),
         noise_multiplier=noise_multiplier,
     )
     return mechanism, rate
@@ -234,7 +234,7 @@ def refuse_drop_last(drop_last: bool) -> None:
         raise typer.BadParameter("--drop-last is for --sampling shuffled")
 
 
-def _steps_of(num_steps: int | None, epochs: float | None, *, steps_per_pass: float) -> int:
+def steps_of(num_steps: int | None, epochs: float | None, *, steps_per_pass: float) -> int:
     """The number of steps, given itself or as passes over the data."""
     if (num_steps is None) == (epochs is None):
         raise typer.BadParameter("give either --num-steps or --epochs")
@@ -246,7 +246,7 @@ def _steps_of(num_steps: int | None, epochs: float | None, *, steps_per_pass: fl
     return ceil(round(epochs * steps_per_pass, 6))
 
 
-def _sample_rate_of(
+def sample_rate_of(
     sample_rate: float | None, batch_size: float | None, num_records: int | None
 ) -> float:
     """The sample rate, given itself or as expected batch size over records."""
@@ -271,7 +271,7 @@ def with_keys_of_an_audit(
     """Gives a command an option for each key of an audit that is declared as one.
 
     Args:
-        defaults: of keys that a config must give.
+        defaults: of keys that a config must give; None where another option may give them.
     """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -281,7 +281,7 @@ def with_keys_of_an_audit(
             inspect.Parameter(
                 key,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=_default_of(field, defaults.get(key)),
+                default=_default_of(field, defaults.get(key, inspect.Parameter.empty)),
                 annotation=Annotated[_type_of(field), _option_of(field, flag)],
             )
             for key, flag in metadata_of(Audit, Flag).items()
@@ -302,7 +302,7 @@ def _option_of(field: FieldInfo, flag: Flag) -> Any:
 
 def _default_of(field: FieldInfo, default: Any) -> Any:
     if field.is_required():
-        return inspect.Parameter.empty if default is None else default
+        return default
     return None if field.default == () else field.default
 
 

@@ -50,9 +50,11 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
             zzzzzzzzzzzzzzzzzzzz
     """
     columns = [*zip(header, *rows, strict=True)]
-    for gap in (3, 2, 1):
-        widths = _widths(columns, WIDTH - gap * (len(columns) - 1))
-        if sum(widths) + gap * (len(columns) - 1) <= WIDTH:
+    # Words are divided only where nothing else helps.
+    for gap, longest in ((3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)):
+        most = WIDTH - gap * (len(columns) - 1)
+        widths = _widths(columns, most, longest=longest)
+        if sum(widths) <= most:
             break
     lines = []
     for row in (header, *rows):
@@ -66,18 +68,25 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 def _cell_lines(cell: str, width: int) -> list[str]:
     """The lines of a cell; an indented cell stays so."""
     indent = cell[: len(cell) - len(cell.lstrip())]
-    return textwrap.wrap(cell, width, subsequent_indent=indent, break_long_words=False) or [""]
+    return textwrap.wrap(cell, width, subsequent_indent=indent) or [""]
 
 
-def _widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
-    """The widths of columns: the widest shrink, to their longest words at the least."""
+def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int) -> list[int]:
+    """The widths of columns: the widest shrink, to their longest words or to `longest`."""
     widths = [max(map(len, column)) for column in columns]
-    least = [max(len(line) for cell in column for line in _cell_lines(cell, 1))
-             for column in columns]  # fmt: skip
-    while sum(widths) > most and widths != least:
-        _, widest = max((w, i) for i, w in enumerate(widths) if w > least[i])
+    words = ((len(word) for cell in column for word in _words(cell)) for column in columns)
+    least = [min(longest, max(lengths, default=0)) for lengths in words]
+    while sum(widths) > most:
+        excess = [max(0, width - need) for width, need in zip(widths, least, strict=True)]
+        if not any(excess):
+            break
+        _, widest = max((width, i) for i, width in enumerate(widths) if excess[i])
         widths[widest] -= 1
     return widths
+
+
+def _words(cell: str) -> list[str]:
+    return textwrap.wrap(cell, 1, break_long_words=False)
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from dpcanary.estimation.one_run.slot_guesses import Guesses as Guesses
     from dpcanary.estimation.one_run.slot_guesses import SlotDependence as SlotDependence
     from dpcanary.estimation.one_run.slot_guesses import slot_dependence as slot_dependence
+    from dpcanary.estimation.pilot import PilotedRuns as PilotedRuns
+    from dpcanary.estimation.pilot import runs_after_pilot as runs_after_pilot
     from dpcanary.estimation.power import ClaimTest as ClaimTest
     from dpcanary.estimation.power import ExpectedBound as ExpectedBound
     from dpcanary.estimation.power import assess_claim as assess_claim
     from dpcanary.estimation.power import assess_claim_anytime as assess_claim_anytime
+    from dpcanary.estimation.power import assess_claim_by_bounds as assess_claim_by_bounds
     from dpcanary.estimation.power import expected_bound as expected_bound
     from dpcanary.estimation.power import runs_needed as runs_needed
     from dpcanary.estimation.ranks.rank_bound import RanksEstimate as RanksEstimate

@@ -1,12 +1,13 @@
 """A whole config: the settings that all audits share, and the audits."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import pandas as pd
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.adversary_settings import DrawingStage
+from dpcanary.core.printing import table_lines, wrapped
 from dpcanary.core.setting_fields import ClosedModel, Name, Sha256
 from dpcanary.data.dataset_settings import SourceKeys, SplitKeys
 from dpcanary.data.encoder_settings import EncodingKeys
@@ -254,17 +255,47 @@ def read_experiment(path: Path) -> Experiment:
         raise InputError(message) from None
 
 
-_COLUMNS = ("canary", "dataset", "sample_rate", "noise_multiplier", "target_epsilon", "num_steps")
+_MAIN = ("canary", "dataset", "sample_rate", "noise_multiplier", "target_epsilon", "num_steps")
+_DERIVED = ("seed", "score")  # from other keys, unless the config gives them
 
 
 def table_of_audits(experiment: Experiment) -> str:
-    """One line per audit: its name, main settings, runs and shards."""
-    rows = {
-        name: {
-            **{key: getattr(audit, key) for key in _COLUMNS},
-            "runs": audit.total_runs,
-            "shards": len(audit.shards),
-        }
-        for name, audit in experiment.audits.items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").to_string(na_rep="-")
+    """A line for each audit: what its sweep, or the experiment, varies; runs and shards.
+
+    Above the table is what all audits have in common of the main settings.
+    """
+    audits = experiment.audits
+    swept = [
+        key
+        for key in Audit.model_fields
+        if key != "num_runs"  # the runs of all repeats have a column
+        and (
+            any(_varies(key, names, experiment) for names in experiment.sweeps.values())
+            or (key in _MAIN and _varies(key, [*audits], experiment))
+        )
+    ]
+    rows = [
+        (name, *(_cell(getattr(audit, key)) for key in swept), f"{audit.total_runs}",
+         f"{len(audit.shards)}")
+        for name, audit in audits.items()
+    ]  # fmt: skip
+    first = next(iter(audits.values()))
+    shared = [(key, getattr(first, key)) for key in _MAIN if key not in swept]
+    common = ", ".join(f"{key} {_cell(value)}" for key, value in shared if value is not None)
+    named = [key.replace("_", " ") for key in swept]  # which a narrow column divides
+    table = table_lines(("audit", *named, "runs", "shards"), rows)
+    return "\n".join([*([wrapped(f"All have {common}."), ""] if common else []), *table])
+
+
+def _varies(key: str, names: Sequence[str], experiment: Experiment) -> bool:
+    values = {name: str(getattr(experiment.audits[name], key)) for name in names}
+    if key in _DERIVED and not all(value in name for name, value in values.items()):
+        return False
+    return len({*values.values()}) > 1
+
+
+def _cell(value: Any) -> str:
+    """A setting as it is written in a config."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_cell, value)) or "-"
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -152,7 +152,9 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Lets other processes have the file."""
+        """Lets other processes have the file, which is removed if no run was finished."""
+        if not self.runs and not self.looks:
+            self._path.unlink(missing_ok=True)
         self._lock.release()
 
     def add(self, run: OwnRun) -> None:

@@ -1,6 +1,6 @@
 """The settings of DP-SGD that an ensemble is trained with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,7 +60,9 @@ class DPSGD:
     def __post_init__(self) -> None:
         for name, choice in _CHOICES.items():
             object.__setattr__(self, name, choice(getattr(self, name)))
-        given = [self.record_steps] if isinstance(self.record_steps, int) else self.record_steps
+        given = (
+            self.record_steps if isinstance(self.record_steps, Iterable) else [self.record_steps]
+        )
         object.__setattr__(self, "record_steps", tuple(given))
         steps = (0, *(checked_count("record_steps", step) for step in self.record_steps))
         if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from math import floor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from accounts import bounds_of, noise_for
+from scipy.stats import norm
 from typer.testing import CliRunner
 
 from dpcanary import estimate_epsilon
@@ -293,8 +295,7 @@ def test_all_rules_are_those_of_the_library(written):
     assert {one["threshold_rule"] for one in dependent} == {"steinke", "mahloujifar"}
     text = " ".join(printed(*asked).split())
     assert "NOT a valid bound" in text
-    assert "Each bound holds alone: choose one before you see them." in text
-    assert "with a probability of at most 0.1" in text
+    assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
     [bound] = as_json("estimate", path, "--delta", "1e-5", "--one-run")["bounds"]
     assert bound["threshold_rule"] == "mahloujifar"
     assert "slots may depend on one another in any way" in bound["assumption"]
@@ -323,10 +324,148 @@ def test_plots_of_scores(written, tmp_path):
     assert not (tmp_path / "plot.gif").exists()
 
 
+WORLDS = scores_of(1.7, 90, seed=3)
+
+
+def lira(folder: Path) -> str:
+    """A model's folder as tensorflow/privacy writes it: two augmentations, more keep than scores.
+
+    The score of an earlier epoch says nothing of membership.
+    """
+    model = folder / "experiment-3_16"
+    (model / "scores").mkdir(parents=True)
+    scores, is_member = np.concatenate(WORLDS), np.repeat([True, False], 90)
+    order = np.random.default_rng(0).permutation(180)
+    noise = np.random.default_rng(1).normal(size=180)
+    np.save(model / "keep.npy", np.r_[is_member[order], [True, True]])
+    np.save(model / "scores/0000000100.npy", np.stack([scores + noise, scores - noise], 1)[order])
+    np.save(model / "scores/0000000050.npy", np.zeros((180, 2)))
+    return str(model)
+
+
+def frames_of_privacyguard(folder: Path) -> list[str]:
+    """`df_train_user` and `df_test_user` of its `AggregateAnalysisInput`, saved by their owner."""
+    paths = [folder / "train.csv", folder / "test.parquet"]
+    for path, scores in zip(paths, WORLDS, strict=True):
+        table = pd.DataFrame({"user_id": range(90), "score": scores, "score_orig": 0.5})
+        table.to_csv(path) if path.suffix == ".csv" else table.to_parquet(path)
+    return [*map(str, paths)]
+
+
+def arrays_of(folder: Path, first: str, second: str) -> str:
+    np.savez(folder / "a.npz", **{second: WORLDS[1], first: WORLDS[0]})
+    return str(folder / "a.npz")
+
+
+def two_files(folder: Path, first: np.ndarray, second: np.ndarray) -> list[str]:
+    np.save(folder / "first.npy", first)
+    np.save(folder / "second.npy", second)
+    return [str(folder / "first.npy"), str(folder / "second.npy")]
+
+
+def json_of(folder: Path, content: Any) -> str:
+    (folder / "a.json").write_text(json.dumps(content))
+    return str(folder / "a.json")
+
+
+def shuffled_table(folder: Path, **columns: Any) -> str:
+    pd.DataFrame(columns).sample(frac=1.0, random_state=2).to_csv(folder / "a.csv", index=False)
+    return str(folder / "a.csv")
+
+
+FIRST, SECOND = WORLDS
+JOINED, IS_FIRST = np.concatenate(WORLDS), np.repeat([1, 0], 90)
+OTHER_TOOLS = {
+    "LiRA": lambda folder: [lira(folder)],
+    "LiRA's arrays": lambda folder: two_files(folder, JOINED, IS_FIRST == 1),
+    "PrivacyGuard": frames_of_privacyguard,
+    "PrivacyGuard's tensors": lambda folder: [arrays_of(folder, "scores_train", "scores_test")],
+    "jax_privacy": lambda folder: [arrays_of(folder, "in_canary_scores", "out_canary_scores")],
+    "members": lambda folder: [arrays_of(folder, "members", "non-members")],
+    "a column": lambda folder: [shuffled_table(folder, score=JOINED, is_member=IS_FIRST)],
+    "truth values": lambda folder: [shuffled_table(folder, score=JOINED, keep=IS_FIRST == 1)],
+    "lists": lambda folder: [json_of(folder, {"out": SECOND.tolist(), "in": FIRST.tolist()})],
+    "objects": lambda folder: [
+        json_of(
+            folder, [{"score": s, "member": bool(m)} for s, m in zip(JOINED, IS_FIRST, strict=True)]
+        )
+    ],
+    # Nothing says that these are members.
+    "two files": lambda folder: two_files(folder, FIRST, SECOND),
+    "two arrays": lambda folder: [arrays_of(folder, "high", "low"), "--world0", "high"],
+    "own names": lambda folder: [arrays_of(folder, "world0", "world1")],
+}
+
+
+@pytest.mark.parametrize("tool", OTHER_TOOLS)
+def test_scores_of_other_tools(tool, tmp_path):
+    """The bound is that of the arrays; of members and others, it is about membership."""
+    asked = ["estimate", *OTHER_TOOLS[tool](tmp_path), "--delta", "1e-6", "--rule", "simultaneous"]
+    found = as_json(*asked)
+    direct = estimate_epsilon(
+        world0_scores=FIRST, world1_scores=SECOND, delta=1e-6, threshold_rule="simultaneous"
+    )
+    assert found["bounds"][0]["epsilon_lower"] == pytest.approx(direct.epsilon_lower, rel=1e-12)
+    assert direct.epsilon_lower > 1
+    is_of_members = tool not in ("two files", "two arrays", "own names")
+    assert found["adjacency"] == ("add_remove" if is_of_members else None)
+    text = " ".join(printed(*asked).split())
+    under = " under add/remove adjacency" if is_of_members else ""
+    number = floor(100 * direct.epsilon_lower) / 100
+    start = f"You may state: epsilon is at least {number:.2f}{under} at delta 1e-06, with 95 %"
+    assert text.startswith(start)
+    assert ("--adjacency names it" in text) is not is_of_members
+    named = printed(*asked, "--adjacency", "zero_out")
+    assert f"least {number:.2f} under zero-out adjacency" in " ".join(named.split())
+
+
+def test_a_claimed_epsilon_has_a_p_value(tmp_path):
+    """Small where a bound at this significance is above the claim, and only there."""
+    path = shuffled_table(tmp_path, score=JOINED, world=1 - IS_FIRST)
+    for options in ([], ["--conversion", "direct", "--rule", "simultaneous"], ["--one-run"]):
+        asked = ["estimate", path, "--delta", "1e-5", *options]
+        [bound] = as_json(*asked)["bounds"]
+        assert bound["epsilon_lower"] > 0.5
+        for claim, refuted in ((bound["epsilon_lower"] / 3, True), (20.0, False)):
+            found = as_json(*asked, "--claimed-epsilon", str(claim))
+            assert (found["p_value_of_claim"] < 0.05) is refuted
+    # Bounds at significances above and below the p-value are on both sides of the claim.
+    claim = 0.8 * bound["epsilon_lower"]
+    p_value = as_json(*asked, "--claimed-epsilon", str(claim))["p_value_of_claim"]
+    for factor, exceeds in ((1.001, True), (0.98, False)):
+        at_level = as_json(*asked, "--significance", str(factor * p_value))["bounds"][0]
+        assert (at_level["epsilon_lower"] > claim) is exceeds
+    text = " ".join(printed(*asked, "--claimed-epsilon", str(claim)).split())
+    assert "the scores contradict it" in text
+
+
+def test_which_array_is_world_0_is_asked(tmp_path):
+    path = arrays_of(tmp_path, "alpha", "beta")
+    asked = "which is world 0, in which high scores are expected .* --world0 beta or --world0 alpha"
+    with pytest.raises(InputError, match=asked):
+        read_world_scores(Path(path))
+    (tmp_path / "keep").mkdir()
+    with pytest.raises(InputError, match=r"the folder of one model of LiRA, which holds keep\.npy"):
+        read_world_scores(tmp_path / "keep")
+    path = json_of(tmp_path, {"member": 3.0})
+    with pytest.raises(InputError, match=r"must hold an object with lists of scores"):
+        read_world_scores(Path(path))
+    first, second = map(Path, two_files(tmp_path, FIRST, IS_FIRST == 1))
+    with pytest.raises(InputError, match="90 scores, and 180 truth values"):
+        read_world_scores(first, second)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(InputError, match="is not an array of numbers"):
+        read_world_scores(tmp_path / "objects.npy")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", None, "scores are read from .npz, .csv, .tsv, .parquet files, not from '.txt'"),
+        (
+            "a.txt",
+            None,
+            "are read from .npz, .npy, .json, .csv, .tsv, .parquet files, not from '.txt'",
+        ),
         (".", None, "is a folder: name a file"),
         ("a.csv", "scores,world\n1.0,0", "has no 'score'; did you mean 'scores'"),
         ("a.csv", "score,label\n1.0,0", "has no 'world'; known: score, label"),
@@ -408,6 +547,45 @@ def test_a_plan_is_the_power_of_the_library(exceed, simulated):
     text = printed("plan", *PLANNED, *options, "--seconds-per-run", "36")
     assert re.search(r"80% +800 +8\.0 hours", text)
     assert re.search(r"1,000 +9\.13 +8\.7\S* and 9\.5", text)
+
+
+def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
+    """Its interval of mu against the standard error of Hanley and McNeil (1982)."""
+    asked: list[dict[str, Any]] = []
+
+    def runs_needed(**arguments: Any) -> int:
+        asked.append(arguments)
+        if len(asked) == 1:  # the weakest: more than are tried
+            raise InputError("too near")
+        return round(100 / arguments["mechanism"])
+
+    monkeypatch.setattr("dpcanary.estimation.pilot.runs_needed", runs_needed)
+    world0, world1 = scores_of(1.5, 120)
+    world1 = world1[:80]
+    np.savez(tmp_path / "pilot.npz", world0_scores=-world0, world1_scores=-world1)
+    options = ["--from", str(tmp_path / "pilot.npz"), "--exceed", "3.5", "--delta", "1e-6"]
+    options += ["--lower-is-world0", "--significance", "0.01"]
+    found = as_json("plan", *options)
+    auc = float((world0[:, None] > world1).mean())
+    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = (auc * (1 - auc) + 119 * (q1 - auc**2) + 79 * (q2 - auc**2)) / (120 * 80)
+    low, mu, high = found["mu"]
+    assert mu == pytest.approx(2**0.5 * norm.ppf(auc), rel=1e-9)
+    expected = 2**0.5 * norm.ppf([auc - 1.645 * variance**0.5, auc + 1.645 * variance**0.5])
+    assert [low, high] == pytest.approx(expected, rel=0.1)
+    assert found["epsilon"] == pytest.approx(
+        [gdp_epsilon(mu=one, delta=1e-6) for one in found["mu"]]
+    )
+    assert found["runs"] == [None, round(100 / mu), round(100 / high)]
+    assert found["num_pilot"] == 200
+    known = {"exceed": 3.5, "delta": 1e-6, "power": 0.8, "significance": 0.01}
+    assert asked == [known | {"mechanism": one} for one in found["mu"]]
+    # A target that the attack cannot show is not simulated.
+    options[3] = "1000"
+    assert as_json("plan", *options)["runs"] == [None] * 3
+    assert len(asked) == 3
+    assert printed("plan", *options).count("none is enough") == 3
+    assert "--from: give --exceed and --delta" in refused("plan", *options[:2])
 
 
 def test_a_plan_without_anything_to_exceed_is_refused(simulated):

@@ -371,6 +371,47 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
         assert 0.015 < np.mean(np.array(bounds) > mu + 1e-9) < 0.06, rule
 
 
+DIRECT = [(50, 0.5), (250, 1.5), exhaustive((1_000, 0.0)), exhaustive((12_500, 3.0))]
+
+
+@pytest.mark.parametrize(("size", "epsilon"), DIRECT)
+def test_the_package_has_critical_values_of_conversion_direct(size, epsilon):
+    """At the least favourable pair, whose draws are not those of the table."""
+    family, sizes = direct_family(1e-5), (size, size)
+    table = store.null_table(family=family, looks=(sizes,), significance=0.05)
+    [terms] = terms_of(family, sizes)
+    [curve] = family.curves(np.array([epsilon]))
+    drawn = {"curve": curve, "sizes": sizes, "terms": terms}
+    audits = statistics.pair_statistics(**drawn, num_samples=4_000, seed=11)
+    for rule in CALIBRATED:
+        bounds = [table.bound(rule=rule, look=0, statistics=audit) for audit in audits.T]
+        assert 0.015 < np.mean(np.array(bounds) > epsilon + 1e-9) < 0.06, rule
+
+
+@pytest.mark.long
+def test_tables_of_conversion_direct_are_those_that_would_be_computed(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path))
+    size = store.DIRECT_SIZES[0]
+    packaged, other = (
+        store.null_table.__wrapped__(
+            family=direct_family(delta), looks=((size, size),), significance=0.05
+        )
+        for delta in (1e-5, 1.1e-5)
+    )
+    assert len([*tmp_path.glob("*.npz")]) == 1  # of the other delta
+    own = store.own_table.__wrapped__(
+        family=direct_family(1e-5), looks=((size, size),), significance=0.05
+    )
+    for rule, critical in own.critical.items():
+        assert packaged.critical[rule].tobytes() == critical.tobytes()
+    for name in ("thetas", "scales", "sparse_from"):
+        assert getattr(packaged, name).tobytes() == getattr(own, name).tobytes()
+    assert other.thetas.tobytes() != own.thetas.tobytes()
+    for sizes in ((size, size + 1), (size + 1, size + 1)):
+        assert store.packaged_direct_table(sizes=sizes, significance=0.05) is None
+    assert store.packaged_direct_table(sizes=(size, size), significance=0.051) is None
+
+
 MECHANISMS = [("substitute", 0.0625, 500, 1.6773), ("substitute", 0.25, 2, 3.0)]
 MECHANISMS += [exhaustive(("add_remove", 0.01, 500, 0.8))]
 

@@ -20,7 +20,7 @@ from dpcanary.core.files import read_arrays, sha256_of_text, write_arrays
 from dpcanary.errors import InputError
 from dpcanary.estimation.error_rates import MOST_TOLD_APART
 from dpcanary.estimation.estimation_settings import LEAST_CALIBRATED_SIGNIFICANCE
-from dpcanary.estimation.families import GDP, Family
+from dpcanary.estimation.families import GDP, Family, direct_family
 from dpcanary.estimation.null_distributions.statistics import (
     FEW_SCORES,
     SHARES,
@@ -104,7 +104,10 @@ def _digest(arrays: Arrays) -> str:
 Sizes = tuple[int, int]
 
 SIGNIFICANCE = 0.05
-_FILE = "null_tables.npz"
+_FILE, _DIRECT_FILE = "null_tables.npz", "null_tables_direct.npz"
+# For conversion `direct` at this delta, tables of exactly these sizes of both worlds.
+DIRECT_DELTA = 1e-5
+DIRECT_SIZES = (50, 100, 125, 250, 500, 1_000, 2_500, 5_000, 12_500)
 # Worlds whose sizes differ by more, or that are smaller and not tabulated, have own tables.
 _LARGEST_RATIO, _FEWEST_BETWEEN = 1.2, 160
 _LARGEST_SIZE = 262_144
@@ -131,7 +134,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
         return None
     if small < _FEWEST_BETWEEN and (small != large or small not in TABULATED):
         return None
-    tables = _tables()
+    tables = {name: values.astype(np.float64) for name, values in _tables(_FILE).items()}
     size = float(small) if small == large else 2 / (1 / small + 1 / large)
     tabulated = tables["sizes"]
     above = int(np.searchsorted(tabulated, size))
@@ -159,11 +162,20 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     )
 
 
+def packaged_direct_table(*, sizes: Sizes, significance: float) -> NullTable | None:
+    """The table for conversion `direct` that `own_table` would compute, if the package has it."""
+    if significance != SIGNIFICANCE or sizes[0] != sizes[1] or sizes[0] not in DIRECT_SIZES:
+        return None
+    index = DIRECT_SIZES.index(sizes[0])
+    arrays = {name: values[index] for name, values in _tables(_DIRECT_FILE).items()}
+    return _table_of(arrays, direct_family(DIRECT_DELTA))
+
+
 @cache
-def _tables() -> dict[str, NDArray[np.float64]]:
-    with as_file(files(__package__) / _FILE) as path:
+def _tables(name: str) -> dict[str, NDArray[Any]]:
+    with as_file(files(__package__) / name) as path:
         _, arrays = read_arrays(path)
-    return {name: values.astype(np.float64) for name, values in arrays.items()}
+    return arrays
 
 
 def make_tables(path: Path) -> None:
@@ -196,6 +208,14 @@ def make_tables(path: Path) -> None:
     write_arrays(path, header={"significance": SIGNIFICANCE}, arrays=arrays)
 
 
+def make_direct_tables(path: Path) -> None:
+    """Computes all tables for conversion `direct` and writes them."""
+    family = direct_family(DIRECT_DELTA)
+    tables = [_computed(family, ((size, size),), SIGNIFICANCE) for size in DIRECT_SIZES]
+    arrays = {name: np.stack([table[name] for table in tables]) for name in tables[0]}
+    write_arrays(path, header={"delta": DIRECT_DELTA, "sizes": DIRECT_SIZES}, arrays=arrays)
+
+
 def calibrated_bound(
     *,
     family: Family,
@@ -226,6 +246,10 @@ def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float)
         packaged = packaged_table(sizes=looks[0], significance=significance)
         if packaged is not None:
             return packaged
+    if family is direct_family(DIRECT_DELTA) and len(looks) == 1:
+        packaged = packaged_direct_table(sizes=looks[0], significance=significance)
+        if packaged is not None:
+            return packaged
     return own_table(family=family, looks=looks, significance=significance)
 
 
@@ -237,6 +261,10 @@ def own_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) 
         about=f"{family.name}; looks {looks}; significance {significance!r}",
         compute=lambda: _computed(family, looks, significance),
     )
+    return _table_of(arrays, family)
+
+
+def _table_of(arrays: Arrays, family: Family) -> NullTable:
     components = components_of(family)
     return NullTable(
         thetas=arrays["thetas"],
@@ -284,3 +312,4 @@ def _computed(
 
 if __name__ == "__main__":
     make_tables(Path(__file__).with_name(_FILE))
+    make_direct_tables(Path(__file__).with_name(_DIRECT_FILE))
