@@ -54,6 +54,7 @@ def pool_scores(
     noise_multiplier, seconds, num_candidates = 0.0, 0.0, None
     for shard in checked_shards(paths, stage, canaries=canaries, origin=origin):
         noise_multiplier = shard.header["noise_multiplier"]
+        num_candidates = shard.header.get("num_candidates")
         loss = stage.runs_settings.get("loss")
         context = ScoringContext(
             stage.sample_rate,
@@ -63,12 +64,12 @@ def pool_scores(
             stage.runs_settings,
             adjacency=Adjacency(stage.runs_settings["adjacency"]),
             loss=Loss(loss) if loss else None,
+            num_candidates=num_candidates,
         )
         new = np.asarray(score(shard.observation.astype(np.float64), context))
         expected = (len(shard.run), len(shard.step), stage.num_slots)
         if is_of_secrets:
-            num_candidates = int(stage.runs_settings["num_candidates"])
-            expected = (*expected, num_candidates)
+            expected = (*expected, num_candidates or 0)
         if new.shape != expected:
             raise InputError(
                 f"{stage.score_function} returned shape {new.shape}, not {expected}, for"
