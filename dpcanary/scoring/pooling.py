@@ -67,12 +67,10 @@ def pool_scores(
             num_candidates=num_candidates,
         )
         new = np.asarray(score(shard.observation.astype(np.float64), context))
-        expected = (len(shard.run), len(shard.step), stage.num_slots)
-        if is_of_secrets:
-            expected = (*expected, num_candidates or 0)
-        if new.shape != expected:
+        values = [num_candidates] * is_of_secrets
+        if new.shape != (len(shard.run), len(shard.step), stage.num_slots, *values):
             raise InputError(
-                f"{stage.score_function} returned shape {new.shape}, not {expected}, for"
+                f"{stage.score_function} returned shape {new.shape} for"
                 f" {len(shard.run)} runs, {len(shard.step)} steps and {stage.num_slots} slots"
                 + (f" of {num_candidates} values" if is_of_secrets else "")
             )
