@@ -151,14 +151,14 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
 
 def _meaning(audit: Audit, settings: "pd.Series[Any]") -> Meaning | None:
     """What the audit's epsilons mean, of batches that are Poisson samples; otherwise None."""
-    noise = float(settings["noise_multiplier"])
+    noise, copies = float(settings["noise_multiplier"]), settings["num_copies"]
     if audit.sampling is not Sampling.POISSON or noise == 0:
         return None
     mechanism = Mechanism(
         audit.adjacency,
         sample_rate=audit.sample_rate,
         num_steps=audit.accounted_steps,
-        noise_multiplier=noise / audit.num_copies,
+        noise_multiplier=noise if pd.isna(copies) else noise / copies,
     )
     try:
         return mechanism.meaning()
