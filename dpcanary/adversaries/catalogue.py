@@ -130,6 +130,22 @@ _BUILT_IN = (
         marker="<",
     ),
     Adversary(
+        name="random_label",
+        label="random label",
+        description="a private record whose label is drawn from all classes, each with the same"
+        " probability",
+        source="ours; after Carlini et al., 2019; Mahloujifar et al., 2024",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.input:random_labels",
+        difference="the label of a real record",
+        is_real=True,
+        scores=(Score("label_loss", "dpcanary.scoring.scores:label_losses", Observation.LOGITS),),
+        has_candidates=True,
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#5B3A29",
+    ),
+    Adversary(
         name="blank",
         label="blank record",
         description="a record whose features are all 0, with the last label, against nothing;"

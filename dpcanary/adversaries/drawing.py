@@ -78,7 +78,8 @@ def draw_shard(drawing: Drawing) -> Shard:
     draw = function_named(stage.function)  # an import, which is not counted
     start = time.perf_counter()
     drawn = np.asarray(draw(drawing))
-    if stage.worlds is not WorldAssignment.CANDIDATES:
+    of_secrets = stage.worlds is WorldAssignment.CANDIDATES
+    if not of_secrets:
         drawn = drawn[:, :, None]  # the only slot
     expected = (len(runs), len(stage.record_steps), stage.num_slots)
     if drawn.shape[:3] != expected:
@@ -93,11 +94,12 @@ def draw_shard(drawing: Drawing) -> Shard:
         device="cpu",
         seconds=time.perf_counter() - start,
         packages=["numpy"],
+        num_candidates=stage.num_candidates if of_secrets else None,
     )
     return Shard(
         header=header,
         run=runs,
-        world=drawing.worlds.astype(np.min_scalar_type(stage.num_candidates - 1)),
+        world=drawing.worlds.astype(np.uint32 if of_secrets else np.uint8),
         step=np.array(stage.record_steps),
         observation=drawn,
         test_accuracy=np.full(len(runs), np.nan, dtype=np.float32),

@@ -58,6 +58,13 @@ def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int)
     ]
 
 
+def random_labels(crafting: Crafting) -> list[InputCanary]:
+    """Each target, whose label is a secret: every run draws one of all classes for it."""
+    if crafting.data.num_classes < 2:
+        raise InputError("the records have one class only: a label is no secret")
+    return random_records(crafting)
+
+
 def mislabeled(crafting: Crafting) -> list[InputCanary]:
     """Every target with the other label whose gradient opposes the target's most."""
     canaries = []

@@ -22,6 +22,7 @@ from dpcanary.data.encoder_settings import MINILM_PACKAGE
 from dpcanary.data.record_source import KNOWN_SOURCES, KnownSource
 from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
+from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Dataset, Experiment
 from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.products import optimised_canaries, pretrained_models, reference_models
@@ -146,9 +147,11 @@ class JobList:
                 stage = self.experiment.stage(DrawingStage, audit=name)
                 numbers = 1 if audit.has_two_worlds else audit.num_candidates
                 observed = scores * numbers * _DRAWN_NUMBERS.get(stage.observe, 1)
-                size, work = 13 * audit.total_runs + 8 * observed, _DRAWN * scores * numbers
+                per_run = 12 + _bytes_of_worlds(audit)
+                size = per_run * audit.total_runs + (8 if audit.has_two_worlds else 4) * observed
+                work = _DRAWN * scores * numbers
                 yield _row("draw_shard", len(audit.shards), work=work, size=size)
-        yield _row("score_runs", size=8 * scores + (4 + audit.num_slots) * audit.total_runs)
+        yield _row("score_runs", size=8 * scores + (4 + _bytes_of_worlds(audit)) * audit.total_runs)
 
     def _of_training(self, name: str) -> Iterator[Row]:
         audit = self.experiment.audits[name]
@@ -167,7 +170,10 @@ class JobList:
             "noisy_gradients": audit.num_steps // len(audit.record_steps),
         }
         observed = slots * numbers.get(training.observe, 1) * len(training.record_steps)
-        size, steps = models * (12 + slots + 4 * observed), models * audit.num_steps
+        size, steps = (
+            models * (12 + _bytes_of_worlds(audit) + 4 * observed),
+            models * audit.num_steps,
+        )
         row = _row("train_shard", jobs, size=size, probe=probe, units=(jobs, models, steps))
         yield row | {"models": models, "model-steps": steps}
 
@@ -187,6 +193,11 @@ class JobList:
                 points = len(figure.sample_rates) * len(figure.noise_multipliers)
                 work = _COMPARED * points * len(figure.num_steps)
                 yield _row("compare_adjacencies", work=work)
+
+
+def _bytes_of_worlds(audit: Audit) -> int:
+    """What a run's worlds take in a file: one byte for a slot, or four for a secret's value."""
+    return audit.num_slots * (1 if audit.has_two_worlds else 4)
 
 
 def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more: Any) -> Row:

@@ -105,14 +105,18 @@ def shard_header(
     device: str,
     seconds: float,
     packages: Sequence[str],
+    num_candidates: int | None = None,
 ) -> dict[str, Any]:
     """The header of a shard: how its job made the observations, and in how many seconds.
 
     `inputs` are hashes of the files that the job read, by role; see `hashes_of`. `packages` are
-    those that the job computed with.
+    those that the job computed with. `num_candidates` are the values of each slot, where slots
+    hold secrets.
     """
     versions = {name: str(sys.modules[name].__version__) for name in packages}
+    of_secrets = {"num_candidates": num_candidates} if num_candidates else {}
     return {
+        **of_secrets,
         "settings": dict(settings),
         "noise_multiplier": noise_multiplier,
         "inputs": dict(inputs),
@@ -154,11 +158,6 @@ def read_shard(path: Path) -> Shard:
         shard.run.shape == shard.test_accuracy.shape == shard.world.shape[:1]
         and shard.observation.shape[:3] == (len(shard.run), len(shard.step), shard.world.shape[1])
     )
-    if not fits or shard.world.max(initial=0) >= _num_worlds(header):
+    if not fits or shard.world.max(initial=0) >= header.get("num_candidates", 2):
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
     return shard
-
-
-def _num_worlds(header: Mapping[str, Any]) -> int:
-    """Values of a slot that holds a secret; 2 of all others."""
-    return int(header["settings"].get("num_candidates", 2))

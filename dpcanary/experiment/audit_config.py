@@ -193,7 +193,8 @@ class Audit(
 
     @model_validator(mode="after")
     def _copies_are_consistent(self) -> "Audit":
-        if self.num_copies > 1 and self.sample_rate < 1:
+        copies = self.num_copies if "num_copies" in self.adversary.settings else 1
+        if copies > 1 and self.sample_rate < 1:
             raise ValueError(
                 "num_copies above 1 needs sample_rate 1, where copies are a record with so many"
                 " times its gradient"

@@ -9,7 +9,7 @@ from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, make_frame, value_ticks
-from dpcanary.figures.notes import epsilon_label, means_in_words, number_range
+from dpcanary.figures.notes import epsilon_label, number_range
 from dpcanary.figures.rows import check_agree, last_rows, over_repeats
 
 _ACCOUNTED, _NOISE = "epsilon_upper_substitute", "noise_multiplier"
@@ -52,7 +52,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
             ["proven ε (lower bound), by the ε that is accounted for a record:", *looks.values()],
             [_DOTTED | {"color": "black", "label": "accounted ε of all copies of a secret"}],
         ],
-        notes=[note, _bounds_note(rows), _fixed_note(table)],
+        notes=[note, _bounds_note(rows, table), _fixed_note(table)],
         labels=("", epsilon_label(rows)),
         sharey=True,
     )
@@ -100,12 +100,12 @@ def _labels(table: pd.DataFrame) -> dict[float, str]:
     }
 
 
-def _bounds_note(rows: pd.DataFrame) -> str:
-    first = rows.iloc[0]
+def _bounds_note(rows: pd.DataFrame, table: pd.DataFrame) -> str:
+    first, repeats = rows.iloc[0], number_range(table["num_repeats"])
     return (
         f"Lower bounds: {first['threshold_rule']} rule, {first['conversion']} conversion,"
         f" {confidence_in_words(first['significance'])} confidence for each point alone"
-        f"{means_in_words(rows)}"
+        + (f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else "")
     )
 
 

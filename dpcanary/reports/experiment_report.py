@@ -176,14 +176,14 @@ def _chosen(
 
 def _meaning(audit: Audit, settings: "pd.Series[Any]") -> Meaning | None:
     """What the audit's epsilons mean, of batches that are Poisson samples; otherwise None."""
-    noise = float(settings["noise_multiplier"])
+    noise, copies = float(settings["noise_multiplier"]), settings["num_copies"]
     if audit.sampling is not Sampling.POISSON or noise == 0:
         return None
     mechanism = Mechanism(
         audit.adjacency,
         sample_rate=audit.sample_rate,
         num_steps=audit.accounted_steps,
-        noise_multiplier=noise / audit.num_copies,
+        noise_multiplier=noise if pd.isna(copies) else noise / copies,
     )
     try:
         return mechanism.meaning()
@@ -380,11 +380,12 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
             f" {each}."
         )
     if any(secrets):
+        trained = any(audit.is_trained for audit in audits if not audit.has_two_worlds)
+        what = "models were trained" if trained else "what an attacker sees was drawn"
         methods.add(
-            "For audits of secrets, nothing was trained: each secret was one of several values,"
-            " drawn with equal probabilities, what an attacker sees was drawn from its known"
-            f" distribution, {_counts(table['runs'][secrets])} times for {each}, and the attacker"
-            " ranked the values of each secret."
+            "For audits of secrets, each secret was one of several values, drawn with equal"
+            f" probabilities, and an attacker ranked the values of each; {what},"
+            f" {_counts(table['runs'][secrets])} for {each}."
         )
     methods.add(*_settings_in_words(rows))
     for canary in dict.fromkeys(table["canary"]):

@@ -55,6 +55,7 @@ def pool_scores(
     loss = Loss(stage.runs_settings.get("loss") or Loss.CROSS_ENTROPY)
     for shard in checked_shards(paths, stage, canaries=canaries, origin=origin):
         noise_multiplier = shard.header["noise_multiplier"]
+        num_candidates = shard.header.get("num_candidates")
         context = ScoringContext(
             stage.sample_rate,
             noise_multiplier,
@@ -63,15 +64,13 @@ def pool_scores(
             stage.runs_settings,
             adjacency=Adjacency(stage.runs_settings["adjacency"]),
             loss=loss if "loss" in stage.runs_settings else None,
+            num_candidates=num_candidates,
         )
         new = np.asarray(score(shard.observation.astype(np.float64), context))
-        expected = (len(shard.run), len(shard.step), stage.num_slots)
-        if is_of_secrets:
-            num_candidates = int(stage.runs_settings["num_candidates"])
-            expected = (*expected, num_candidates)
-        if new.shape != expected:
+        values = [num_candidates] * is_of_secrets
+        if new.shape != (len(shard.run), len(shard.step), stage.num_slots, *values):
             raise InputError(
-                f"{stage.score_function} returned shape {new.shape}, not {expected}, for"
+                f"{stage.score_function} returned shape {new.shape} for"
                 f" {len(shard.run)} runs, {len(shard.step)} steps and {stage.num_slots} slots"
                 + (f" of {num_candidates} values" if is_of_secrets else "")
             )

@@ -31,7 +31,7 @@ class ScoringContext:
     """What a score may depend on, beside the observation.
 
     `runs_settings` are those of the jobs that made the runs. Where no model is trained, there are
-    no canaries and no loss.
+    no canaries and no loss. `num_candidates` are the values of a slot that holds a secret.
     """
 
     sample_rate: float
@@ -41,6 +41,7 @@ class ScoringContext:
     runs_settings: Mapping[str, Any] = field(default_factory=dict)
     adjacency: Adjacency = Adjacency.SUBSTITUTE
     loss: Loss | None = None
+    num_candidates: int | None = None
 
 
 def ranks_among(scores: Array, truth: NDArray[Any]) -> NDArray[np.int64]:
@@ -124,6 +125,18 @@ def canary_loss(observed: Array, context: ScoringContext) -> Array:
     if context.adjacency is not Adjacency.SUBSTITUTE:
         return -losses
     return losses - _losses(observed[..., 0, :], np.array(canaries.target_labels), context.loss)
+
+
+def label_losses(observed: Array, context: ScoringContext) -> Array:
+    """Minus the loss of each label of each slot's record, shape (runs, steps, slots, labels).
+
+    `observed` holds logits of target and canary, which have the same features, shape (runs, steps,
+    slots, 2, outputs).
+    """
+    logits = observed[..., 1, :]
+    labels = [np.full(logits.shape[-2], label) for label in range(context.num_candidates or 0)]
+    losses = [_losses(logits, one, context.loss) for one in labels]
+    return -np.stack(losses, axis=-1)
 
 
 def gradient_norm(observed: Array, context: ScoringContext) -> Array:

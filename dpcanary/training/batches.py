@@ -95,7 +95,10 @@ class Batches(ABC):
         # The row that stands for each slot's target, or -1 for none.
         self._replacements = torch.from_numpy(self.slots.rows_in(self.worlds)).to(device)
         canary = self._replacements >= table.num_private
-        self._takes_canary = canary.float()
+        # The canaries of a slot stand side by side: one, or one for each value that it may hold.
+        self._per_slot = max(1, table.num_canaries // max(1, len(self.slots)))
+        of_slot = self._replacements.repeat_interleave(self._per_slot, dim=1)
+        self._takes_canary = (of_slot[:, : table.num_canaries] == self._canary_rows).float()
         self._keeps_target = (~canary & (self._replacements >= 0)).float()
 
     @abstractmethod
@@ -107,7 +110,8 @@ class Batches(ABC):
         if len(targets):
             weights[:, targets] = inserted * self._keeps_target
         if len(self._canary_rows):
-            weights = torch.cat([weights, inserted * self._takes_canary], dim=1)
+            of_slot = inserted.repeat_interleave(self._per_slot, dim=1)
+            weights = torch.cat([weights, of_slot * self._takes_canary], dim=1)
         return weights
 
     def _sampled(self, step: int) -> Tensor:

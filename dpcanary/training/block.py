@@ -90,7 +90,11 @@ class Block:
         self._noise = Noise(seed=plan.seed)
         self._indices = torch.tensor(runs, dtype=torch.int64, device=plan.device)
         self.worlds = assigned_worlds(
-            plan.worlds, runs=np.asarray(runs, np.int64), num_slots=len(slots), seed=plan.seed
+            plan.worlds,
+            runs=np.asarray(runs, np.int64),
+            num_slots=len(slots),
+            seed=plan.seed,
+            num_candidates=plan.num_candidates,
         )
         kind = batches_of(dpsgd, shared=dpsgd.sample_rate >= path.shared_above)
         self._batches = kind(path.table, slots, self.worlds, dpsgd, plan.seed, self._indices)
@@ -218,10 +222,14 @@ class Block:
         return torch.stack(norms, dim=1)
 
     def _logits(self) -> Tensor:
-        """Logits of each slot's target and canary, shape (runs, slots, 2, outputs)."""
+        """Logits of each slot's target and canary, shape (runs, slots, 2, outputs).
+
+        The canaries of a slot that may hold several labels have the same features, and logits.
+        """
         path, table = self._plan.path, self._plan.path.table
         targets = torch.tensor([canary.target for canary in self._plan.slots.canaries])
-        pairs = torch.stack([targets, torch.arange(table.num_private, table.null)], dim=1)
+        canaries = torch.arange(table.num_private, table.null, table.num_canaries // len(targets))
+        pairs = torch.stack([targets, canaries], dim=1)
         rows = pairs.flatten().to(table.features.device)
         logits = path.logits(self._parameters, table.features[rows])
         return logits.view(len(logits), len(targets), 2, -1)

@@ -25,6 +25,7 @@ class Plan:
     """The arguments of `ensemble.train_ensemble`, checked against each other, and what they give.
 
     Attributes:
+        num_candidates: labels of which each slot's record has one, where worlds are `candidates`.
         slots: what each world trains on in the targets' places.
         path: computes gradients.
         evaluator: computes logits of whole models. It is the path, unless that trains linear
@@ -46,6 +47,7 @@ class Plan:
     initial_weights: InitialWeights = InitialWeights.PYTORCH
     test_records: Records | None = None
     rotate: bool = True
+    num_candidates: int | None = None
     slots: Slots = field(init=False)
     path: GradientPath = field(init=False)
     evaluator: GradientPath = field(init=False)
@@ -56,7 +58,11 @@ class Plan:
         self.module = module
         count = sum(parameter.numel() for parameter in module.parameters())
         self.slots = slots_of(
-            self.canaries, records=self.records, dpsgd=dpsgd, num_parameters=count
+            self.canaries,
+            records=self.records,
+            dpsgd=dpsgd,
+            num_parameters=count,
+            num_candidates=self.num_candidates,
         )
         if self.observe.is_of_gradients != self.slots.has_gradients:
             kind = type(self.canaries[0]).__name__
@@ -67,7 +73,9 @@ class Plan:
                 " 0, or observe another way"
             )
         check_assignment(self.worlds, len(self.slots))
-        table = table_of(self.records, self.canaries, self.device)
+        table = table_of(
+            self.records, self.canaries, self.device, num_candidates=self.num_candidates
+        )
         self.path = self.evaluator = path_of(module, table, dpsgd=dpsgd, basis=None)
         if not self.rotate or self.observe is Observation.CHANGE_AND_LENGTH:
             return  # a length takes all parameters, also outside of the span

@@ -13,7 +13,7 @@ from dpcanary.data.records import Split
 from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.models import mechanism_of, module_of
 from dpcanary.training.runs import Progress, baseline_of, no_progress, train_runs
-from dpcanary.training.training_settings import InitialWeights, TrainingStage
+from dpcanary.training.training_settings import InitialWeights, TrainingStage, WorldAssignment
 
 
 def train_shard(
@@ -50,6 +50,7 @@ def train_shard(
     """
     start = time.perf_counter()
     shape = data.private.features.shape[1:]
+    of_secrets = stage.worlds is WorldAssignment.CANDIDATES
     plan = Plan(
         module=module_of(stage, shape=shape, num_classes=data.num_classes, pretrained=pretrained),
         records=data.private,
@@ -64,6 +65,7 @@ def train_shard(
         initialisation=stage.initialisation,
         initial_weights=stage.initial_weights or InitialWeights.PYTORCH,
         device=device,
+        num_candidates=data.num_classes if of_secrets else None,
     )
     result = train_runs(
         plan, runs, num_threads=num_threads, runs_at_once=runs_at_once, on_progress=on_progress
@@ -75,11 +77,12 @@ def train_shard(
         device=str(device),
         seconds=time.perf_counter() - start,
         packages=["numpy", "torch"],
+        num_candidates=plan.num_candidates,
     )
     return Shard(
         header={**header, "baseline": baseline_of(data.test, stage.loss)},
         run=result.runs,
-        world=result.worlds.astype(np.uint8),
+        world=result.worlds.astype(np.uint32 if of_secrets else np.uint8),
         step=np.array(stage.record_steps),
         observation=result.observations,
         test_accuracy=result.test_accuracy,

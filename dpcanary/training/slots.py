@@ -1,5 +1,6 @@
 """Slots: the places of a run where its worlds differ, and what each world trains on there."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -13,7 +14,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count
 from dpcanary.core.randomness import philox_key
 from dpcanary.data.canaries import Canary, DirectionCanary, GradientCanary, InputCanary, canary_type
-from dpcanary.data.observations import parity
+from dpcanary.data.observations import drawn_values, parity
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
@@ -23,9 +24,25 @@ from dpcanary.training.training_settings import Purpose, Sampling, WorldAssignme
 
 
 def assigned_worlds(
-    assignment: WorldAssignment, *, runs: NDArray[np.int64], num_slots: int, seed: int
+    assignment: WorldAssignment,
+    *,
+    runs: NDArray[np.int64],
+    num_slots: int,
+    seed: int,
+    num_candidates: int | None = None,
 ) -> NDArray[np.int64]:
-    """The world (0 or 1) of each slot, shape (runs, slots), a function of seed, run and slot."""
+    """The world (0 or 1) of each slot, shape (runs, slots), a function of seed, run and slot.
+
+    Where slots hold one of `num_candidates` values, it is the index of the value.
+    """
+    if num_candidates:
+        return drawn_values(
+            runs.tolist(),
+            seed=seed,
+            purpose=Purpose.WORLDS,
+            num_slots=num_slots,
+            num_candidates=num_candidates,
+        )
     if assignment is WorldAssignment.ALTERNATE:
         return parity(runs)[:, None]
     words = np.empty((len(runs), num_slots), np.uint32)
@@ -36,6 +53,8 @@ def assigned_worlds(
         case WorldAssignment.HALVES:
             ranks = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
             return (ranks >= num_slots // 2).astype(np.int64)
+        case WorldAssignment.CANDIDATES:
+            raise InputError("worlds candidates needs the number of values that a slot may hold")
         case never:
             assert_never(never)
 
@@ -60,7 +79,7 @@ class Slots:
         targets: private records that are trained on in their slots alone, shape (K,); shape (0,)
             if the slots are additional to all private records.
         rows: shape (2, K): for world 0 and world 1, the row of the table that a slot trains on,
-            or -1 for none.
+            or -1 for none; shape (C, K) for slots that hold one of C values.
         signs: for world 0 and world 1, the factor on a canary's gradient.
     """
 
@@ -87,7 +106,12 @@ class Slots:
 
 
 def slots_of(
-    canaries: Sequence[Canary], *, records: Records, dpsgd: DPSGD, num_parameters: int
+    canaries: Sequence[Canary],
+    *,
+    records: Records,
+    dpsgd: DPSGD,
+    num_parameters: int,
+    num_candidates: int | None = None,
 ) -> Slots:
     """What each world trains on in every slot, under the audited adjacency.
 
@@ -96,7 +120,8 @@ def slots_of(
     `zero_out`, world 0 trains on the canary and world 1 on nothing in its place. With Poisson
     sampling the canary takes the target's place. With fixed batches it is an additional record;
     but under `substitute` the targets are removed from the batches, and world 0 trains on them
-    with the canary's period.
+    with the canary's period. With `num_candidates`, world j trains on the canary with label j in
+    place of its target.
 
     Raises:
         InputError: if a canary does not fit the records or the model, its gradient is longer than
@@ -111,7 +136,10 @@ def slots_of(
     substitute = dpsgd.adjacency is Adjacency.SUBSTITUTE
     replaces = substitute or dpsgd.sampling is Sampling.POISSON
     rows = np.full((2, len(targets)), -1)
-    if kind is InputCanary:
+    if num_candidates:
+        first = len(records) + num_candidates * np.arange(len(targets))
+        rows = first + np.arange(num_candidates)[:, None]
+    elif kind is InputCanary:
         inserted = len(records) + np.arange(len(targets))
         rows = np.stack([targets, inserted] if substitute else [inserted, rows[1]])
     return Slots(
@@ -122,22 +150,34 @@ def slots_of(
     )
 
 
-def table_of(records: Records, canaries: Sequence[Canary], device: torch.device) -> RecordTable:
+def table_of(
+    records: Records,
+    canaries: Sequence[Canary],
+    device: torch.device,
+    *,
+    num_candidates: int | None = None,
+) -> RecordTable:
     """The private records, with input canaries and a null record behind them.
 
-    The null record is a copy of the first one, which every module can take; its weight is 0.
+    With `num_candidates`, each input canary is there once with each of so many labels. The null
+    record is a copy of the first one, which every module can take; its weight is 0.
     """
     private = records.features
     if np.issubdtype(private.dtype, np.floating):
         private = private.astype(np.float32, copy=False)
     inputs = [canary for canary in canaries if isinstance(canary, InputCanary)]
-    rows = [np.asarray(canary.features, private.dtype)[None] for canary in inputs]
+    of_canary = [range(num_candidates) if num_candidates else [one.label] for one in inputs]
+    rows = [
+        np.asarray(canary.features, private.dtype)[None]
+        for canary, values in zip(inputs, of_canary, strict=True)
+        for _ in values
+    ]
     kind = np.int64 if records.has_classes else np.float32
-    labels = np.append(records.labels, [*(canary.label for canary in inputs), 0])
+    labels = np.append(records.labels, [*itertools.chain(*of_canary), 0])
     return RecordTable(
         features=torch.from_numpy(np.concatenate([private, *rows, private[:1]])).to(device),
         labels=torch.from_numpy(labels.astype(kind)).to(device),
-        num_canaries=len(inputs),
+        num_canaries=len(rows),
     )
 
 

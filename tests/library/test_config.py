@@ -267,6 +267,7 @@ CONTEXTS = {
     "resnet9": audit_of("natural", model="resnet9", pretraining={"num_steps": 2}),
     "known-batches": audit_of("loss", **FIXED | {"canary_period": 5}),
     "shuffled": audit_of("worst_case", **SHUFFLED),
+    "copies": audit_of("secret", sample_rate=1.0, num_candidates=4),
     "of-slots": audit_of("gradient", num_slots=4, initialisation="per_run"),
     "for-a-target": audit_of("gradient", **TARGET),
     "without-privacy": audit_of("natural", noise_multiplier=0),

@@ -1,5 +1,6 @@
 """Slots that hold one of several values: how they are drawn, ranked and bounded by the workflow."""
 
+import copy
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -7,15 +8,29 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from by_hand import CPU, overlapping_classes
 from scipy.integrate import quad
 from scipy.stats import binom, chisquare, kstest, norm, rankdata
+from torch import nn
 
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.accounting.accounted_overview import upper_bounds
 from dpcanary.accounting.accounting_settings import AccountingStage
-from dpcanary.adversaries.adversary_settings import DrawingStage
+from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage
+from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.data.observations import Shard, drawn_values, read_shard, shard_path, write_shard
+from dpcanary.data.canaries import InputCanary, write_canaries
+from dpcanary.data.observations import (
+    Observation,
+    Shard,
+    drawn_values,
+    hashes_of,
+    read_shard,
+    shard_path,
+    write_shard,
+)
+from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_from_ranks
 from dpcanary.estimation.estimation_settings import EstimationStage
@@ -25,6 +40,16 @@ from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.scoring.pooling import pool_scores
 from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
 from dpcanary.scoring.scoring_settings import ScoringStage
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble_plan import Plan
+from dpcanary.training.runs import train_runs
+from dpcanary.training.shard import train_shard
+from dpcanary.training.training_settings import (
+    Initialisation,
+    Sampling,
+    TrainingStage,
+    WorldAssignment,
+)
 from tests.sampling import exhaustive
 from tests.statistics.simulated import SIGNIFICANCE, allowed
 
@@ -227,6 +252,111 @@ def test_bounds_seldom_exceed_what_is_accounted(name, num_audits, tmp_path):
         assert above["count"] > 0.2 * SIGNIFICANCE
 
 
+RECORDS = overlapping_classes(40, 5, 3)
+TARGETS = (3, 17, 30, 31)
+MODULES = {
+    "linear": lambda: nn.Linear(5, 3),
+    "perceptron": lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)),
+}
+BATCHES = {
+    "all": {"sample_rate": 1.0},
+    "samples": {"sample_rate": 0.4},
+    "known": {"sampling": Sampling.FIXED, "batch_size": 10, "canary_period": 2},
+}
+
+
+@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize("model", MODULES)
+def test_a_run_trains_on_the_labels_that_it_has_drawn(model, batches):
+    """As a run without secrets does on records whose labels were changed beforehand."""
+    targets = TARGETS[:1] if batches == "known" else TARGETS
+    torch.manual_seed(0)
+    shared = {
+        "module": MODULES[model](), "seed": 5, "observe": Observation.LOGITS, "device": CPU,
+        "initialisation": Initialisation.FIXED,
+        "dpsgd": DPSGD(
+            learning_rate=0.7, max_grad_norm=0.5, noise_multiplier=0.8,
+            record_steps=(6,), **BATCHES[batches],
+        ),
+    }  # fmt: skip
+    canaries = [InputCanary(RECORDS.features[target], 0, target) for target in targets]
+    plan = Plan(
+        records=RECORDS, canaries=canaries, worlds=WorldAssignment.CANDIDATES, num_candidates=3,
+        **shared,
+    )  # fmt: skip
+    runs = [0, 2, 6]  # in world 0, where a target is trained on
+    result = train_runs(plan, runs, keep_parameters=True)
+    expected = drawn_values(runs, seed=5, purpose=10, num_slots=len(targets), num_candidates=3)
+    np.testing.assert_array_equal(result.worlds, expected)
+    assert len({*result.worlds.ravel()}) > 1
+    assert result.observations.shape == (3, 1, len(targets), 2, 3)
+    for place, run in enumerate(runs):
+        labels = RECORDS.labels.copy()
+        labels[[*targets]] = result.worlds[place]
+        changed = Records(RECORDS.features, labels)
+        plain = Plan(
+            records=changed, canaries=canaries[:1], worlds=WorldAssignment.ALTERNATE, **shared
+        )
+        own = train_runs(plain, [run], keep_parameters=True)
+        np.testing.assert_allclose(result.parameters[place], own.parameters[0], atol=2e-6)
+        outputs = functional_outputs(shared["module"], own.parameters[0], targets)
+        for side in (0, 1):
+            np.testing.assert_allclose(result.observations[place, 0, :, side], outputs, atol=1e-5)
+
+
+def functional_outputs(module, parameters, targets):
+    copied = copy.deepcopy(module)
+    nn.utils.vector_to_parameters(torch.from_numpy(parameters), copied.parameters())
+    return copied(torch.from_numpy(RECORDS.features[[*targets]].astype(np.float32))).detach()
+
+
+@pytest.mark.parametrize(("loss", "classes"), [("cross_entropy", 3), ("binary_cross_entropy", 2)])
+def test_drawn_labels_are_ranked_by_their_losses(loss, classes, tmp_path):
+    """Without privacy, labels that were drawn are remembered; ranks are those of plain losses."""
+    data = overlapping_classes(30, 20, classes)
+    audit = {
+        "canary": "random_label", "dataset": "d", "sample_rate": 1.0, "noise_multiplier": 0.0,
+        "num_steps": 300, "learning_rate": 2.0, "num_slots": 8, "num_runs": 2, "num_repeats": 2,
+        "loss": loss, "seed": 3,
+    }  # fmt: skip
+    known = {"experiment": "e", "delta": DELTA, "rank_rules": ["bits", "mahloujifar"]}
+    datasets = {"d": {"source": "digits", "num_records": 30}}
+    experiment = parse_experiment({**known, "datasets": datasets, "audits": {"a": audit}})
+    split = Split(data, data[:0], data[:3])
+    crafting = Crafting(experiment.stage(CraftingStage, audit="a"), split, None, CPU)
+    crafted = craft_canaries(crafting)
+    write_canaries(tmp_path / "canaries.npz", crafted)
+    shard = train_shard(
+        experiment.stage(TrainingStage, audit="a"), data=split, canaries=crafted.canaries,
+        noise_multiplier=0.0, runs=range(4), device=CPU,
+        inputs=hashes_of({"canaries": tmp_path / "canaries.npz"}),
+    )  # fmt: skip
+    write_shard(tmp_path / "0.npz", shard)
+    scores = pool_scores(
+        [tmp_path / "0.npz"], experiment.stage(ScoringStage, audit="a"),
+        canaries=tmp_path / "canaries.npz",
+        names={"audit": "a", "canary": "random_label", "score": "label_loss"},
+    )  # fmt: skip
+    assert scores.num_candidates == classes
+    for run, slot in np.ndindex(4, 8):
+        logits = torch.from_numpy(shard.observation[run, 0, slot, 1].astype(float))
+        if loss == "cross_entropy":
+            losses = [-torch.log_softmax(logits, 0)[label].item() for label in range(classes)]
+        else:
+            hot = torch.eye(2, dtype=torch.float64)
+            losses = [
+                nn.functional.binary_cross_entropy_with_logits(logits, hot[label]).item()
+                for label in range(2)
+            ]
+        truth = shard.world[run, slot]
+        rank = rankdata(losses, method="max")[truth]
+        assert scores.scores[run // 2, run % 2, slot, 0] == rank
+    assert (scores.scores == 1).mean() > 0.9
+    table = estimates_table(experiment.stage(EstimationStage, audit="a"), scores)
+    assert len(table) == 4
+    assert (table["epsilon_lower"] > 0.5).any()
+
+
 def test_without_signal_nothing_is_shown(tmp_path):
     experiment = experiment_of(
         {"rank_rules": ["mahloujifar", "bits"], "conversions": ["direct"]},
@@ -243,7 +373,7 @@ def test_observations_and_scores_of_another_shape_are_refused(tmp_path):
     shard = read_shard(path)
     wrong = Shard(**{**vars(shard), "observation": shard.observation[..., :4]})
     write_shard(path, wrong)
-    with pytest.raises(InputError, match=r"returned shape \(3, 1, 7, 4\), not \(3, 1, 7, 5\)"):
+    with pytest.raises(InputError, match=r"shape \(3, 1, 7, 4\) for 3 runs, .* of 5 values"):
         pooled(experiment, [path])
     write_shard(path, Shard(**{**vars(shard), "world": shard.world + 1}))
     with pytest.raises(InputError, match="its arrays do not fit together"):
