@@ -1,7 +1,8 @@
 """The figure programs read files and write three files, with the same bytes every time."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from running import call
 from summaries import summary_of
 
 from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.core.plugins import function_named
+from dpcanary.core.plugins import function_named, registered
 from dpcanary.core.provenance import DESCRIPTION, text_of_png
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.rule_catalogue import ThresholdRule
-from dpcanary.experiment.figure_catalogue import FIGURE_KINDS, FigureKind, figure_kind
+from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Settings
+from dpcanary.experiment.figure_catalogue import FigureKind, figure_kind, figure_kind_names
 from dpcanary.experiment.figure_config import Figure as FigureSettings
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
@@ -203,11 +207,45 @@ def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.Dat
     return figure, summary[["step", "epsilon_lower"]]
 
 
-def test_a_new_kind_needs_an_entry_and_its_function_alone(files, tmp_path, monkeypatch) -> None:
-    entry = FigureKind("mine", draw=f"{__name__}:draw_rates", caption=("A line.",))
-    monkeypatch.setitem(FIGURE_KINDS, "mine", entry)
+MINE = FigureKind(
+    "mine", draw=f"{__name__}:draw_rates", caption=("A line.",), check=f"{__name__}:few_audits"
+)
+OTHER = replace(MINE, name="other", keys=("size",))
+
+
+def few_audits(audits: Sequence[Audit], settings: Settings) -> str:
+    return f"shows {len(audits)} audits at {settings.delta}" if len(audits) > 1 else ""
+
+
+@pytest.fixture
+def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Installs a package that registers two kinds, one of them with a key that no figure has."""
+    information = tmp_path / "site/mine-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    points = f"[dpcanary.figure_kinds]\nmine = {__name__}:MINE\nother = {__name__}:OTHER\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(information.parent)
+    registered.cache_clear()
+    yield
+    registered.cache_clear()
+
+
+@pytest.mark.usefixtures("kinds_of_a_package")
+def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tmp_path) -> None:
+    assert figure_kind_names()[-2:] == ["mine", "other"]
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
     with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
         FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
+    with pytest.raises(ValueError, match="kind other declares size, which no figure has"):
+        FigureSettings(kind="other", sweeps=("a",))
+    audit = {"canary": "worst_case", "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
+    audits = {"a": {**audit, "noise_multiplier": [1.0, 2.0]}, "b": {**audit, "noise_multiplier": 1}}
+    config = {"experiment": "e", "delta": 1e-6, "audits": audits}
+    assert parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["b"]}}})
+    with pytest.raises(InputError, match=r"config: figures\.f: shows 2 audits at 1e-06"):
+        parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["a"]}}})
+    with pytest.raises(InputError, match="'mine': unknown files 'summry': did you mean 'summary'"):
+        replace(MINE, files=("summry",))
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
     assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]
