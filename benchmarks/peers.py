@@ -164,7 +164,7 @@ ESTIMATORS = (
     Estimator(
         "jax_privacy", "from_gdp", "epsilon", MANY, "jax_privacy, `epsilon_from_gdp`",
         "CanaryScoreAuditor(in_, out).epsilon_from_gdp(.05, 1e-5)",
-        '"estimate", failure probability .05', _GAUSSIAN,
+        '"estimate", failure probability 0.05', _GAUSSIAN,
     ),
     Estimator(
         "privacy-estimates", "beta", "eps_lo", MANY, "privacy-estimates, `beta`",
@@ -215,7 +215,7 @@ ESTIMATORS = (
     ),
     Estimator(
         "PrivacyGuard", "FDPAnalysisNode", "eps", ONE, "PrivacyGuard, `FDPAnalysisNode`",
-        "FDPAnalysisNode(m, c, c_cap=m // 4, delta=1e-5).run_analysis().eps", "p-value .05",
+        "FDPAnalysisNode(m, c, c_cap=m // 4, delta=1e-5).run_analysis().eps", "p-value 0.05",
         _GAUSSIAN, (3, 0),
     ),
     Estimator(

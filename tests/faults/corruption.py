@@ -1,6 +1,6 @@
 """What damage does to each kind of file: `python tests/faults/corruption.py` prints the table.
 
-The outcome is `refused` by an error that names the file, `made anew`, `harmless` or SILENT.
+The outcome is `refused` by an error that names the file, `recomputed`, `harmless` or SILENT.
 """
 
 import json
@@ -31,7 +31,7 @@ from dpcanary.experiment.products import Products
 from dpcanary.experiment.release import Released, open_release, write_release
 
 ORIGIN = "scores/a:0123456789abcdef"
-MADE = "made anew"
+MADE = "recomputed"
 HOUSES = "california_housing"
 
 

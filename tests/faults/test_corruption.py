@@ -1,4 +1,4 @@
-"""Every kind of damage to every kind of file is refused, made anew or harmless, and none silent."""
+"""Every kind of damage to every kind of file is refused, recomputed or harmless, and none silent."""
 
 from pathlib import Path
 
