@@ -19,6 +19,7 @@ from dpcanary.figures.notes import (
     rule_in_words,
     stated_confidence,
 )
+from dpcanary.figures.rows import over_repeats
 from dpcanary.papers.cebere.landscape_law import Law, exact_law
 from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
 
@@ -87,12 +88,8 @@ def draw_hidden_state(
 def _hidden_state_table(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
     rows = _checked_rows(summary, axis=axis)
     place = [*_PLACE, axis]
-    audited = rows.groupby([*place, "conversion", "threshold_rule"], sort=False)["epsilon_lower"]
-    parts = [
-        audited.agg(epsilon="mean", error_bar="sem", num_repeats="count")
-        .reset_index()
-        .assign(series="audited", error_bar=lambda table: 2 * table["error_bar"])
-    ]
+    audited = over_repeats(rows, [*place, "conversion", "threshold_rule"])
+    parts = [audited.assign(series="audited")]
     points = rows.drop_duplicates(place)
     accounted = f"epsilon_upper_{rows['adjacency'].iloc[0]}"
     for series, column in {**_EXACT, "accounted": accounted}.items():

@@ -20,7 +20,7 @@ from dpcanary.figures.notes import (
     rule_in_words,
     stated_confidence,
 )
-from dpcanary.figures.rows import check_agree, last_rows
+from dpcanary.figures.rows import check_agree, last_rows, over_repeats
 from dpcanary.training.training_settings import Sampling
 
 _NOISE = "noise_multiplier"
@@ -115,9 +115,6 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
         raise InputError(
             f"audits at {_NOISE} {several.iloc[0]:g} differ in what this figure does not show"
         )
-    found = audits.groupby(place)["epsilon_lower"].agg(["mean", "sem", "count"]).reset_index()
-    found = found.rename(columns={"mean": "epsilon", "sem": "error_bar", "count": "num_repeats"})
-    found["error_bar"] *= 2
     shuffled = audits[is_shuffled].drop_duplicates(["adjacency", _NOISE])
     is_substitute = shuffled["adjacency"] == "substitute"
     guaranteed = shuffled["epsilon_upper_substitute"].where(
@@ -127,7 +124,9 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
         shuffled[["adjacency", _NOISE]].assign(series=name, epsilon=epsilons)
         for name, epsilons in (("guaranteed", guaranteed), ("claimed", shuffled["epsilon_poisson"]))
     ]
-    return pd.concat([found, *accounted]).sort_values(place, ignore_index=True)
+    return pd.concat([over_repeats(audits, place), *accounted]).sort_values(
+        place, ignore_index=True
+    )
 
 
 def _present(looks: dict[str, dict[str, Any]], table: pd.DataFrame) -> list[dict[str, Any]]:
