@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softmax
+from torch.nn.utils import skip_init
 
 from dpcanary.training.modules.dropout import KeyedDropout
 from dpcanary.training.modules.recurrent import ScannedRecurrence
@@ -26,9 +27,8 @@ class LayeredAttention(nn.Module):
         assert isinstance(attention, nn.MultiheadAttention)
         super().__init__()
         weight, bias = attention.in_proj_weight, attention.in_proj_bias
-        self.in_proj = nn.Linear(
-            weight.shape[1], weight.shape[0], bias=bias is not None, device=weight.device
-        )
+        sizes, device = (weight.shape[1], weight.shape[0]), weight.device
+        self.in_proj = skip_init(nn.Linear, *sizes, bias=bias is not None, device=device)
         self.in_proj.weight = weight
         if bias is not None:
             self.in_proj.bias = bias
