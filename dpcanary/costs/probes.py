@@ -68,7 +68,8 @@ Stage = TypeVar("Stage", bound=ReferenceStage)
 class Shape:
     """How many private, auxiliary and test records a dataset has, and the shape of one record.
 
-    `num_source`, the records of all parts of its source, affects no probe.
+    Labels are numbers if there is one class. Features are ids of tokens below `num_ids`, if it is
+    above 0. `num_source`, the records of all parts of its source, affects no probe.
     """
 
     num_records: int
@@ -76,6 +77,7 @@ class Shape:
     num_test: int
     features: tuple[int, ...]
     num_classes: int
+    num_ids: int = 0
     num_source: int = field(default=0, compare=False)
 
 
@@ -202,11 +204,17 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
 
 
 def random_records(shape: Shape, count: int) -> Records:
-    """Records with standard normal features, whose labels go through all classes in turn."""
+    """Records with random features, whose labels go through all classes, or 0 and 1, in turn."""
     # The numbers repeat: drawing gigabytes would take longer than using them.
     size = (min(count, 4096), *shape.features)
-    block = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
-    return Records(np.resize(block, (count, *shape.features)), np.arange(count) % shape.num_classes)
+    rng = np.random.default_rng(0)
+    block = rng.standard_normal(size, dtype=np.float32)
+    if shape.num_ids:
+        block = rng.integers(0, shape.num_ids, size)
+    labels = np.arange(count) % shape.num_classes
+    if shape.num_classes == 1:
+        labels = (np.arange(count) % 2).astype(np.float32)
+    return Records(np.resize(block, (count, *shape.features)), labels)
 
 
 def neutral(stage: Stage, **changes: object) -> Stage:

@@ -1,4 +1,4 @@
-"""Every kind of damage to every kind of file is refused, recomputed or harmless, and none silent."""
+"""All kinds of damage to all kinds of files are refused, recomputed or harmless, never silent."""
 
 from pathlib import Path
 

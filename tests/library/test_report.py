@@ -123,6 +123,7 @@ def test_the_answer_of_the_first_page(changes, phrase, absent):
     text = " ".join(headline(**changes).answer)
     assert phrase in text
     assert not absent or absent not in text
+    assert headline(**changes).measured == ""
     assert bool(re.search("exceeds? what is accounted", text)) is (
         "above" in changes or changes.get("real") is SEVERAL
     )
