@@ -1,6 +1,5 @@
 """What a function that crafts canaries gets."""
 
-import copy
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from dpcanary.data.records import Labels, Records, Split
 from dpcanary.errors import InputError
 from dpcanary.training.losses import record_losses
 from dpcanary.training.models import module_of
+from dpcanary.training.modules.rewriting import prepared
 from dpcanary.training.simulated_trainings import Reference
 from dpcanary.training.training_settings import Loss, Sampling
 
@@ -73,9 +73,12 @@ class RecordGradients:
         *,
         device: torch.device = _CPU,
     ) -> None:
-        """Puts the parameters, shape (parameters,) in the module's order, into a copy of it."""
+        """Puts the parameters, shape (parameters,) in the module's order, into a copy of it.
+
+        The copy drops no units.
+        """
         self._device, self._loss = device, loss
-        self._module = copy.deepcopy(module).to(device).double()
+        self._module = prepared(module).to(device).double()
         values = torch.from_numpy(parameters.astype(np.float64)).to(device)
         vector_to_parameters(values, self._module.parameters())
         self._module.requires_grad_()

@@ -124,7 +124,7 @@ class Audit(
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
         if entry.uses_optimised and not self.loss.is_of_classes:
             raise ValueError(
-                f"canary {self.canary} optimises cross-entropy: loss {self.loss} is no"
+                f"canary {self.canary} optimises cross-entropy, and loss {self.loss} has none"
             )
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")

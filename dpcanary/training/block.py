@@ -20,6 +20,7 @@ from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.gradients.linear import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
+from dpcanary.training.modules.dropout import dropout_seeds
 from dpcanary.training.noise import Noise
 from dpcanary.training.slots import Slots, assigned_worlds
 from dpcanary.training.training_settings import Initialisation, Optimizer, Purpose
@@ -129,6 +130,10 @@ class Block:
         batch, inserted = self._batches.at(self.step)
         if self._views is not None:
             batch = replace(batch, views=self._views.at(self.step, batch.rows))
+        if self._plan.path.draws_masks:
+            runs = np.asarray(self._runs, np.int64)
+            seeds = dropout_seeds(seed=self._plan.seed, step=self.step, runs=runs)
+            batch = replace(batch, seeds=seeds)
         self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
         if self._gradients is not None:
             self._gradients.add(self._sums, inserted)

@@ -21,6 +21,7 @@ from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
 from dpcanary.training.losses import record_losses
+from dpcanary.training.modules.dropout import dropout_seeds
 from dpcanary.training.noise import Noise
 from dpcanary.training.slots import table_of
 from dpcanary.training.training_settings import Initialisation, Loss, Purpose, Sampling
@@ -219,6 +220,7 @@ class Simulation:
         if count == 1 and initialisation is Initialisation.PER_RUN:
             initialisation = Initialisation.FIXED
         indices = [NO_RUN - 1 - model for model in range(count)]  # no audit has so many runs
+        self._seed, self._indices = seed, np.array(indices)
         start = initial_parameters(module, initialisation, seed=seed, runs=indices)
         self.buffer = self.path.encode(start.to(device)).contiguous()
         self._sums = torch.empty_like(self.buffer)
@@ -237,6 +239,9 @@ class Simulation:
         """One step of every model on rows of the table, with weights of shape (models, rows)."""
         device, dpsgd = self.buffer.device, self._dpsgd
         batch = Batch(torch.from_numpy(rows).to(device), torch.from_numpy(weights).to(device))
+        if self.path.draws_masks:
+            seeds = dropout_seeds(seed=self._seed, step=step, runs=self._indices)
+            batch = replace(batch, seeds=seeds)
         self.path.clipped_sums(self.buffer, batch, dpsgd.max_grad_norm, self._sums)
         self._sums /= divisor
         if dpsgd.noise_multiplier:

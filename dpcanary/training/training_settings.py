@@ -171,6 +171,7 @@ class Purpose(IntEnum):
     WORLDS = 10  # the world of each slot of a run
     SIMULATED_NOISE = 17  # DP-SGD noise of a simulated training
     VIEWS = 20  # flips and shifts of a run's images
+    DROPOUT = 32  # the units that dropout leaves out in a run's step
     PRETRAINING_BATCHES = 21  # the order of public records in each epoch of pretraining
 
 

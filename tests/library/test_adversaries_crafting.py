@@ -3,6 +3,7 @@
 import copy
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import by_hand
@@ -12,11 +13,18 @@ import torch
 from by_hand import CPU, Floats, cosine, crafting_for, gradients_of, overlapping_classes, start_of
 from one_record_at_a_time import clipped_sum
 from torch import nn
+from torch.nn.utils import vector_to_parameters
 
 from dpcanary.adversaries import gradient as of_gradients
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
 from dpcanary.adversaries.gradient import random_dimensions, simulated_dimensions
-from dpcanary.adversaries.input import crafted_inputs, flipped_labels, mislabeled, natural
+from dpcanary.adversaries.input import (
+    blank_records,
+    crafted_inputs,
+    flipped_labels,
+    mislabeled,
+    natural,
+)
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.randomness import generator
 from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary
@@ -192,6 +200,54 @@ def numbers(crafting):
 def crafted_by(function: str):
     named = {"function": f"{__name__}:{function}", "num_slots": 3}
     return lambda crafting: craft_canaries(changed(crafting, **named))
+
+
+NUMBERS = np.random.default_rng(3).normal(2.0, 3.0, 100).astype(np.float32)
+
+
+def test_canaries_where_labels_are_numbers_have_an_extreme_label_that_the_adversary_knows():
+    private = Records(PRIVATE.features, NUMBERS[:NUM_RECORDS])
+    known = Records(AUXILIARY.features, NUMBERS[NUM_RECORDS:])
+    data = Split(private, known, known[:0])
+    settings = {"learning_rate": 0.05, "num_steps": 50, "sample_rate": 0.2, "num_slots": 12}
+    settings |= {"model": "linear", "initialisation": "zeros"}
+    crafting = by_hand.with_reference(crafting_for(data, loss="squared_error", **settings))
+    inputs = np.column_stack([private.features, np.ones(NUM_RECORDS)])
+    parameters, errors = np.zeros(NUM_FEATURES + 1), np.zeros(NUM_RECORDS)
+    for _ in range(50):
+        parameters -= 0.05 * 2 * inputs.T @ (inputs @ parameters - private.labels) / NUM_RECORDS
+        errors += np.square(inputs @ parameters - private.labels) / 50
+    np.testing.assert_allclose(crafting.reference.mean_confidence, -errors, rtol=1e-4)
+    assert [target.index for target in crafting.targets] == np.argsort(-errors)[:12].tolist()
+    extremes = [known.labels.min(), known.labels.max()]
+    model = nn.Linear(NUM_FEATURES, 1)
+    by_hand_gradients = partial(squared_error_gradients, model, crafting.reference.parameters)
+    for canary, target in zip(mislabeled(crafting), crafting.targets, strict=True):
+        own, *others = by_hand_gradients(target.features, [target.label, *extremes])
+        assert canary.label == extremes[int(np.argmin([cosine(other, own) for other in others]))]
+    drawn = [canary.label for canary in flipped_labels(crafting)]
+    assert {*drawn} == {*extremes}
+    assert {canary.label for canary in blank_records(crafting)} == {extremes[1]}
+    for canary, target in zip(natural(crafting), crafting.targets, strict=True):
+        [row] = np.flatnonzero((known.features == canary.features).all(axis=1))
+        assert canary.label == known.labels[row]
+        assert canary.target == target.index
+    alike = Records(DATA.private.features, np.full(NUM_RECORDS, 1.5, np.float32))
+    without_others = replace(crafting, data=Split(alike, alike, alike[:0]))
+    with pytest.raises(InputError, match="at least 2 classes, or other numbers"):
+        mislabeled(without_others)
+
+
+def squared_error_gradients(
+    model: nn.Module, parameters: Floats, features: Floats, labels: list[float]
+) -> list[Floats]:
+    vector_to_parameters(torch.from_numpy(parameters), model.parameters())
+    gradients = []
+    for label in labels:
+        error = nn.functional.mse_loss(model(torch.from_numpy(features)), torch.tensor([label]))
+        parts = torch.autograd.grad(error, [*model.parameters()])
+        gradients.append(torch.cat([part.flatten() for part in parts]).double().numpy())
+    return gradients
 
 
 def of_one_class(crafting: Crafting) -> Crafting:
@@ -509,6 +565,7 @@ def test_cosine_is_that_of_the_change():
 
 @pytest.mark.parametrize(("loss", "outputs"), [
     (Loss.CROSS_ENTROPY, 4), *((Loss.BINARY_CROSS_ENTROPY, outputs) for outputs in (1, 2, 4)),
+    (Loss.LOGISTIC, 1), (Loss.SQUARED_ERROR, 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 def test_loss_is_that_of_pytorch(loss, outputs, adjacency):
@@ -522,6 +579,8 @@ def test_loss_is_that_of_pytorch(loss, outputs, adjacency):
     def losses(record: int, *labels: int) -> np.ndarray:
         values = torch.from_numpy(logits[..., record, :]).flatten(0, 2)
         goals = torch.tensor(labels).repeat(14)
+        if loss is Loss.SQUARED_ERROR:
+            return nn.functional.mse_loss(values[:, 0], goals.double(), reduction="none").numpy()
         if loss is Loss.CROSS_ENTROPY:
             return nn.functional.cross_entropy(values, goals, reduction="none").numpy()
         goals = goals[:, None] if outputs == 1 else nn.functional.one_hot(goals, outputs)

@@ -148,6 +148,24 @@ def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
     assert names_of(num_slots=[1, 2]) == ["steps-K1", "steps-K2"]
 
 
+def test_where_labels_are_numbers_scores_are_losses_and_the_dataset_says_so():
+    numbers = {"datasets": {"digits": DATASETS["digits"] | {"label_kind": "numbers"}}}
+    for canary, score in (("mislabeled", "loss"), ("gradient", "coordinate"), ("loss", "loss")):
+        audits = parsed(numbers, loss="squared_error", canary=canary).audits
+        assert audits["steps"].score == score
+    assert parsed(canary="mislabeled", loss="logistic").audits["steps"].score == "logit_difference"
+    squared = {"loss": "squared_error", "canary": "natural"}
+    for top, changes, message in (
+        ({}, squared, "loss: squared_error needs labels that are numbers: set label_kind: numbers"),
+        (numbers, {}, "loss: cross_entropy needs labels that are classes: set label_kind: classes"),
+        (numbers, squared | {"score": "logit_difference"}, "classes, not numbers; use score loss"),
+        (numbers, squared | {"canary": "metagradient", "num_slots": 2}, "optimises cross-entropy"),
+        (numbers | {"figures": {"f": {"kind": "test_accuracy", "sweeps": ["steps"]}}}, squared,
+         "audit steps has no test accuracy: its labels are numbers"),
+    ):  # fmt: skip
+        assert message in "\n".join(refusal(config(top, **changes)))
+
+
 def test_only_insertions_are_accounted():
     """Those of fixed batches, passes over shuffled ones, the first step of a crafted landscape."""
     for changes, rate, accounted, insertions in [
@@ -345,7 +363,7 @@ OTHER = {
     "canary": "random_dimension", "score": "likelihood_ratio", "dataset": "others",
     "model": "convnet", "num_steps": 40, "num_runs": 12, "record_every": 20, "batch_size": 10,
     "batches_per_pass": 2, "canary_period": 10, "num_slots": 6, "worlds": "halves",
-    "other_records": "zero",
+    "other_records": "zero", "loss": "binary_cross_entropy",
 }  # fmt: skip
 # Of which records and how many models at once are trained, in which jobs: no setting of a stage.
 OF_NO_STAGE = {"dataset", "runs_per_shard", "runs_at_once"}
@@ -433,9 +451,12 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
     if key in ("preparation", "image_size"):
         dataset = dataset | {"source": "mine.csv"}
     change = {key: other[key]} if key in other else {}
+    audit = AUDIT | ({"loss": "squared_error"} if key == "label_kind" else {})
 
     def stages(change: dict[str, Any], top: dict[str, Any]) -> list[ClosedModel]:
-        experiment = parsed({"datasets": {"digits": dataset | change}, **top})
+        of_audit = audit if change else AUDIT
+        data = {"datasets": {"digits": dataset | change}, "audits": {"steps": of_audit}}
+        experiment = parsed({**data, **top})
         used = (DatasetStage, FeaturesStage)
         return [experiment.dataset_stage(stage, dataset="digits") for stage in used]
 
@@ -653,7 +674,7 @@ REFUSED = cases(
 {kind: adjacency_ratio, sample_rates: [0.5], noise_multipliers: [1.0]}  => has no sweeps
 {kind: trade_off, in_sample: true}     => a figure of kind trade_off has no in_sample
 {in_sample: true}                      => figures.f.in_sample: threshold_rules has no in_sample to
-{kind: test_accuracy, sweeps: [worst]} => audit worst trains no models: it has no test accuracy
+{kind: test_accuracy, sweeps: [worst]} => worst has no test accuracy: it trains no models
 {kind: gradient_norm}                  => figures.f: no audit of its sweeps has score gradient_norm
 {kind: trade_off, lines: [model]}      => a figure of kind trade_off has no lines
 {kind: privacy_profile, shown: true}  => a figure of kind privacy_profile has no shown

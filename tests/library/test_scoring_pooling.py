@@ -65,10 +65,11 @@ def pooled_of(
 def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     stage = stage_of({**AUDIT, "num_runs": 4, "num_repeats": num_repeats})
     total = 4 * num_repeats
-    last = shard(1, total - 1, settings=stage.runs_settings, device="cuda", software={"torch": "x"})
+    known = {"settings": stage.runs_settings, "baseline": 0.3}
+    last = shard(1, total - 1, device="cuda", software={"torch": "x"}, **known)
     by_run = ("run", "world", "observation", "test_accuracy")
     last = replace(last, **{name: getattr(last, name)[::-1] for name in by_run})
-    pooled = pooled_of(written(tmp_path, last, shard(0, 1, settings=stage.runs_settings)), stage)
+    pooled = pooled_of(written(tmp_path, last, shard(0, 1, **known)), stage)
     runs = np.arange(total).reshape(num_repeats, 4)
     np.testing.assert_array_equal(pooled.world[..., 0], runs % 2)
     np.testing.assert_array_equal(pooled.scores[..., 0], runs[..., None])
@@ -76,6 +77,7 @@ def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     np.testing.assert_array_equal(pooled.test_accuracy, (runs / 100).astype(np.float32))
     np.testing.assert_array_equal(pooled.step, [5, 10])
     expected = {"sample_rate": 0.5, "noise_multiplier": 2.0, "batch_size": None, "seconds": 4.0}
+    expected |= {"measure": "accuracy", "baseline": 0.3}
     assert pooled.header == NAMES | expected
 
 

@@ -34,7 +34,8 @@ PURPOSES = {  # Their numbers are part of the key of every stream, and never cha
     one_run: "OWN_TRAINING=22",
     laws: "SECRETS=28 CANDIDATES=29 PLACES_OF_SECRETS=30",
     training_settings: """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6 FIXED_BATCHES=7
-        OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 PRETRAINING_BATCHES=21""",
+        OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 DROPOUT=32
+        PRETRAINING_BATCHES=21""",
 }
 
 
@@ -113,7 +114,7 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
 
 def test_purposes_of_streams_are_distinct():
     numbers = [purpose.value for module in PURPOSES for purpose in module.Purpose]
-    assert sorted(numbers) == [*range(1, 32)]
+    assert sorted(numbers) == [*range(1, 33)]
     for module, purposes in PURPOSES.items():
         declared = {f"{purpose.name}={purpose.value}" for purpose in module.Purpose}
         assert declared == {*purposes.split()}

@@ -33,7 +33,8 @@ from dpcanary.training.gradients.perceptron import DenseLayers, PerceptronPath, 
 from dpcanary.training.models import convnet
 from dpcanary.training.modules import layer_rules, module_path
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.modules.units import keep_freed_memory, prepared
+from dpcanary.training.modules.rewriting import prepared
+from dpcanary.training.modules.units import keep_freed_memory
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.runs import baseline_of, measure_of
 from dpcanary.training.training_settings import Loss
@@ -468,6 +469,7 @@ def test_the_measure_is_accuracy_or_r2_beside_that_of_the_best_constant(name, ou
 # Models in which a unit without a rule is differentiated; their units, or None if these are layers.
 DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
     "scale": None, "transposed": None, "recurs": None, "twice": None, "PReLU": None, "LSTM": None,
+    "deep LSTM": None, "GRU both ways": None, "RNN of Opacus": None,
     "own parameter": ("",), "another's weight": ("",), "merges": ("",),
 }  # fmt: skip
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from one_record_at_a_time import Net as Named
-from opacus.layers import DPGRU, DPRNN
 from torch import Tensor, nn
 
 from dpcanary.data.records import Records
@@ -59,12 +58,10 @@ def attention(dropout: float) -> nn.Module:
     (Net(nn.SyncBatchNorm(4)), r"'layers\.0' \(SyncBatchNorm\) mixes"),
     (Net(nn.Linear(4, 4), nn.InstanceNorm1d(4, track_running_stats=True)),
      r"'layers\.1' \(InstanceNorm1d\) keeps statistics .* GroupNorm"),
-    (Net(nn.Linear(4, 4), nn.Dropout(0.1)), r"'layers\.1' \(Dropout\) drops units .* dropout=0\.0"),
     (Net(nn.Linear(4, 4), nn.AlphaDropout(0.1)), r"'layers\.1' \(AlphaDropout\) drops"),
-    (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
-    (nn.LSTM(4, 4, 2, dropout=0.5), r"^LSTM drops units"),
-    (Net(nn.GRU(4, 4)), r"'layers\.0' \(GRU\): .* use opacus\.layers\.DPGRU"),
-    (nn.RNN(4, 4), r"^RNN: .* use opacus\.layers\.DPRNN"),
+    (Net(nn.MultiheadAttention(4, 2, dropout=0.1, add_bias_kv=True)), r"'layers\.0' .* drops"),
+    (nn.LSTM(4, 4, proj_size=2), r"^LSTM: .* nn.LSTM itself, without proj_size"),
+    (Net(type("Own", (nn.GRU,), {})(4, 4, 2, dropout=0.1)), r"'layers\.0' \(Own\) drops units"),
     (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
     (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
     (Net(nn.utils.spectral_norm(nn.Linear(4, 4))), r"buffer 'layers\.0\.weight_[uv]' changes"),
@@ -99,7 +96,7 @@ def test_parameters_that_are_refused(module, message):
 
 
 @pytest.mark.parametrize("module", [
-    Net(nn.Linear(4, 4), nn.Dropout(0.0), nn.GroupNorm(2, 4)),
+    Net(nn.Linear(4, 4), nn.Dropout(0.4), nn.GroupNorm(2, 4)),
     Net(
         nn.Unflatten(1, (2, 2)),
         nn.Conv1d(2, 2, 1),
@@ -107,7 +104,7 @@ def test_parameters_that_are_refused(module, message):
         nn.InstanceNorm1d(2),
         nn.Flatten(),
     ),
-    attention(0.0),
+    attention(0.3),
 ])  # fmt: skip
 def test_modules_that_are_not_refused(module):
     module.register_buffer("constant", torch.ones(1))
@@ -148,15 +145,24 @@ def test_gradients_that_cannot_be_checked():
         ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
 
-@pytest.mark.parametrize("twin", [DPGRU, DPRNN])
-def test_the_twins_of_recurrent_layers_that_an_error_names_are_trained(twin):
-    layers = {"recurrent": twin(4, 5, batch_first=True), "head": nn.Linear(5, 3)}
-    last = Named(lambda net, x: net.head(net.recurrent(x)[0][:, -1]), **layers)
-    check_parameters(last)
+def test_packed_sequences_and_dropout_in_modules_of_one_unit_are_refused():
+    def packed(net: nn.Module, x: Tensor) -> Tensor:
+        steps = nn.utils.rnn.pack_padded_sequence(x, [3] * len(x), batch_first=True)
+        return net.head(net.gru(steps)[1][-1])
+
+    recurrent = Named(packed, gru=nn.GRU(4, 5), head=nn.Linear(5, 3))
+    whole = Named(
+        lambda net, x: net.drop(x.mean(dim=1)) @ net.weight,
+        drop=nn.Dropout(0.2), weight=nn.Parameter(torch.ones(4, 3)),
+    )  # fmt: skip
     records = Records(np.random.default_rng(0).normal(size=(4, 6, 4)), np.arange(4) % 3)
     table = table_of(records, [], torch.device("cpu"))
-    path = ModulePath(last, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
-    assert path.unit_names == ("recurrent", "head")
+    for module, message in (
+        (recurrent, "packed sequences mix the steps of all records: pad the records"),
+        (whole, "'drop' drops units in 'the module', whose gradients are only found as a whole"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

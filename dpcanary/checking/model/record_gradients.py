@@ -9,16 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from dpcanary.training.modules.dropout import dropping_layers, turn_off_dropout
 from dpcanary.training.modules.kept_state import unchanged_state
 
 Loss = Callable[[Any, Tensor], Tensor]
 Gradients = dict[str, Tensor]
-# Layers that drop units, and the attribute that holds how many.
-_DROPOUT = {
-    nn.modules.dropout._DropoutNd: "p",
-    nn.MultiheadAttention: "dropout",
-    nn.RNNBase: "dropout",
-}
 
 
 @dataclass(frozen=True)
@@ -127,19 +122,14 @@ def norms_by_parameter(found: Gradients) -> dict[str, Tensor]:
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[list[str]]:
     """Sets dropout to 0 for a while, since its masks differ between passes; gives its names."""
-    changed = [
-        (name, layer, attribute, getattr(layer, attribute))
-        for name, layer in model.named_modules()
-        for kind, attribute in _DROPOUT.items()
-        if isinstance(layer, kind) and getattr(layer, attribute) > 0
-    ]
-    for _, layer, attribute, _ in changed:
-        setattr(layer, attribute, 0.0)
+    dropping = dropping_layers(model)
+    before = [getattr(layer, attribute) for _, layer, attribute in dropping]
+    turn_off_dropout(model)
     try:
-        yield [name for name, *_ in changed]
+        yield [name for name, *_ in dropping]
     finally:
-        for _, layer, attribute, before in changed:
-            setattr(layer, attribute, before)
+        for (_, layer, attribute), share in zip(dropping, before, strict=True):
+            setattr(layer, attribute, share)
 
 
 def moved(model: nn.Module, batch: Batch, loss: Loss, *, num_steps: int) -> None:

@@ -51,11 +51,13 @@ class Batch:
             they are the same for all runs, one row may be expanded: do not change them in place.
         views: random words of the views of each record, shape (runs, n, multiplicity), for
             `augmentation.augmented`; None if records are not augmented.
+        seeds: of each run's dropout, shape (runs,), on the host; None drops nothing.
     """
 
     rows: Tensor
     weights: Tensor
     views: Tensor | None = None
+    seeds: Tensor | None = None
 
     def split(self, size: int) -> Iterator["Batch"]:
         """Batches of at most so many records."""
@@ -65,14 +67,15 @@ class Batch:
     def part(self, chosen: slice | Tensor) -> "Batch":
         """Some of the records."""
         views = None if self.views is None else self.views[:, chosen]
-        return Batch(self.rows[..., chosen], self.weights[:, chosen], views)
+        return Batch(self.rows[..., chosen], self.weights[:, chosen], views, self.seeds)
 
     def of_run(self, run: int) -> "Batch":
         """The records of one run whose weights are not 0."""
         one = slice(run, run + 1)
         rows = self.rows if self.rows.dim() == 1 else self.rows[run]
         views = None if self.views is None else self.views[one]
-        own = Batch(rows, self.weights[one], views)
+        seeds = None if self.seeds is None else self.seeds[one]
+        own = Batch(rows, self.weights[one], views, seeds)
         return own.part(self.weights[run].nonzero().squeeze(1))
 
 
@@ -91,6 +94,7 @@ class GradientPath(ABC):
         shared_above: from this sampling rate on, weights on shared records are faster than
             gathering the records of each run.
         runs_together: blocks of more runs are no faster; None if larger blocks always are.
+        draws_masks: whether a batch needs seeds of dropout.
     """
 
     name: str
@@ -99,6 +103,7 @@ class GradientPath(ABC):
     table: RecordTable
     shared_above: float
     runs_together: int | None
+    draws_masks: bool = False
 
     def lift(self, features: Tensor) -> Tensor:
         """A dataset's features, shape (n, ...), in the path's own feature space."""

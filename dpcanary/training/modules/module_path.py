@@ -10,6 +10,7 @@ import copy
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,12 @@ from torch.func import vmap
 from dpcanary.training.augmentation import augmented
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.losses import record_losses
+from dpcanary.training.modules.dropout import dropping_layers, masks_drawn, turn_off_dropout
 from dpcanary.training.modules.layer_rules import contribution
 from dpcanary.training.modules.recording import Recorder, Used, used_by_all, used_by_one
+from dpcanary.training.modules.rewriting import prepared
 from dpcanary.training.modules.supported import check_outputs, check_supported
-from dpcanary.training.modules.units import TOLERANCE, find_units, keep_freed_memory, prepared
+from dpcanary.training.modules.units import TOLERANCE, find_units, keep_freed_memory
 from dpcanary.training.training_settings import Loss
 
 # Records whose outputs are computed at once.
@@ -51,6 +54,7 @@ class ModulePath(GradientPath):
     Attributes:
         vectorises: whether runs do take steps together; they do not if the module has operations
             that `torch.func.vmap` cannot vectorise.
+        draws_masks: whether the module drops units.
         unit_names: the submodules whose gradients are found one by one; '' is the whole module.
 
     Raises:
@@ -74,9 +78,11 @@ class ModulePath(GradientPath):
         examples, labels = table.features[:2], table.labels[:2]
         module = copy.deepcopy(module).to(table.features.device)
         check_supported(module, examples)
-        check_outputs(module, examples, loss)
         self.table, self._loss = table, loss
         self._module = prepared(module)
+        self.draws_masks = bool(dropping_layers(module))
+        turn_off_dropout(module)  # what the prepared copy is compared with
+        check_outputs(module, examples, loss)
         self.num_parameters = sum(p.numel() for p in module.parameters())
         self._units = find_units(module, self._module, examples, labels, loss)
         self.unit_names = tuple(unit.name for unit in self._units)
@@ -95,7 +101,9 @@ class ModulePath(GradientPath):
             held = _COPIES * (sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2)
             held *= multiplicity or 1
             self._numbers += held + min(unit.stop - unit.start, held)
-        self.vectorises = vectorise_runs and self._agree_together()
+        # Runs that step together would need their masks as inputs.
+        can_vectorise = vectorise_runs and not self.draws_masks
+        self.vectorises = can_vectorise and self._agree_together()
         self.runs_together = None if self.vectorises else 1  # turns gain nothing from more runs
 
     def clipped_sums(
@@ -112,8 +120,9 @@ class ModulePath(GradientPath):
             return
         out.zero_()
         part = torch.empty_like(out)
-        for some in batch.split(at_once):
-            write(parameters, some, max_grad_norm, part)
+        for index, some in enumerate(batch.split(at_once)):
+            seeds = None if some.seeds is None else some.seeds + index
+            write(parameters, replace(some, seeds=seeds), max_grad_norm, part)
             out += part
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
@@ -154,21 +163,34 @@ class ModulePath(GradientPath):
             if not batch_of_run.weights.numel():
                 out[of_run] = 0.0
                 continue
-            features, labels, num_views = self._records_of(batch_of_run, together=False)
-            if math.isinf(max_grad_norm):
-                # Trainings without clipping are few, and PyTorch's derivative is right for all.
-                weights = batch_of_run.weights[0].repeat(num_views) / num_views
-                row = parameters[run].detach().requires_grad_()
-                with torch.enable_grad():
-                    outputs = recorder.outputs_of(row, features)
-                    total = (record_losses(outputs, labels, self._loss) * weights).sum()
-                out[run] = torch.autograd.grad(total, row)[0]
-                continue
-            recorder.load(parameters[run])
-            used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
-            _write_clipped_sums(
-                recorder, parameters[of_run], used, batch_of_run.weights, max_grad_norm, out[of_run]
-            )
+            seed = None if batch_of_run.seeds is None else int(batch_of_run.seeds[0])
+            with masks_drawn(recorder.module, seed):
+                self._write_sum(
+                    recorder, parameters[of_run], batch_of_run, max_grad_norm, out[of_run]
+                )
+
+    def _write_sum(
+        self,
+        recorder: Recorder,
+        parameters: Tensor,
+        batch: Batch,
+        max_grad_norm: float,
+        out: Tensor,
+    ) -> None:
+        """The sum of one run, with parameters and `out` of shape (1, parameters)."""
+        features, labels, num_views = self._records_of(batch, together=False)
+        if math.isinf(max_grad_norm):
+            # Trainings without clipping are few, and PyTorch's derivative is right for all.
+            weights = batch.weights[0].repeat(num_views) / num_views
+            row = parameters[0].detach().requires_grad_()
+            with torch.enable_grad():
+                outputs = recorder.outputs_of(row, features)
+                total = (record_losses(outputs, labels, self._loss) * weights).sum()
+            out[0] = torch.autograd.grad(total, row)[0]
+            return
+        recorder.load(parameters[0])
+        used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
+        _write_clipped_sums(recorder, parameters, used, batch.weights, max_grad_norm, out)
 
     def _sums_together(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor

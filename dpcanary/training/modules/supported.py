@@ -8,12 +8,11 @@ from torch.func import functional_call
 
 from dpcanary.errors import InputError
 from dpcanary.training.losses import check_num_outputs
+from dpcanary.training.modules.dropout import dropping_layers, turn_off_dropout
 from dpcanary.training.modules.kept_state import kept_state
+from dpcanary.training.modules.rewriting import replaced
 from dpcanary.training.training_settings import Loss
 
-# Recurrent layers whose gradients PyTorch does not find record by record; their twins of Opacus
-# have the same weights and outputs.
-_TWINS = {nn.GRU: "DPGRU", nn.RNN: "DPRNN"}
 _SUM_TOLERANCE = 1e-5  # of probabilities, which sum to 1
 _OTHER_PARAMETERS = 8  # with which the outputs are looked at again
 _TOLERANCE = 1e-3  # between outputs that should be equal; float32 sums in another order
@@ -32,6 +31,7 @@ def check_supported(module: nn.Module, features: Tensor) -> None:
     for name, layer in module.named_modules():
         _check_layer(name, layer)
     module = copy.deepcopy(module).train()
+    turn_off_dropout(module)
     outputs = _outputs(module, features, seed=0)
     kept = kept_state(
         module,
@@ -45,8 +45,9 @@ def check_supported(module: nn.Module, features: Tensor) -> None:
         )
     if not _close(outputs, _outputs(module, features, seed=1)):
         raise InputError(
-            "the module's outputs are random, not from the audit's own random streams; "
-            "remove the randomness"
+            "the module's outputs are random, and not by layers such as nn.Dropout, which draw from"
+            " the audit's own random streams here: remove the randomness, such as"
+            " nn.functional.dropout"
         )
     alone = [_outputs(module, features[i : i + 1], seed=0) for i in range(2)]
     if not _close(outputs, torch.cat(alone)):
@@ -72,20 +73,17 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         raise InputError(
             f"{where} keeps statistics of the records; use track_running_stats=False or GroupNorm"
         )
-    dropped = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else 0.0
-    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-        dropped = layer.dropout
-    if dropped > 0:
+    drops = any(one is layer for _, one, _ in dropping_layers(layer))
+    if drops and replaced(layer) is None:
         raise InputError(
-            f"{where} drops units at random, not from the audit's own random streams; turn it off:"
-            " build the layer with dropout=0.0, as nn.TransformerEncoderLayer(..., dropout=0.0),"
-            " whose default is 0.1, or leave nn.Dropout out"
+            f"{where} drops units at random, and not from the audit's own random streams, as"
+            " nn.Dropout, nn.Dropout1d to nn.Dropout3d, nn.MultiheadAttention and recurrent layers"
+            " do here: turn it off, or use one of these"
         )
-    if type(layer) in _TWINS:
-        twin = _TWINS[type(layer)]
+    if isinstance(layer, nn.RNNBase) and replaced(layer) is None:
         raise InputError(
-            f"{where}: PyTorch cannot find the gradients of single records in it; use"
-            f" opacus.layers.{twin}, which computes the same, or nn.LSTM"
+            f"{where}: the gradients of single records are not found in it; use nn.RNN, nn.GRU or"
+            " nn.LSTM itself, without proj_size"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         raise InputError(f"{where} changes its weights in the forward pass; set max_norm to None")

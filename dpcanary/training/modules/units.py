@@ -8,17 +8,16 @@ with automatic differentiation of the whole module.
 
 import copy
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softmax
 
 from dpcanary.errors import InputError
 from dpcanary.training.losses import record_losses
+from dpcanary.training.modules.dropout import KeyedDropout
 from dpcanary.training.modules.layer_rules import contribution
 from dpcanary.training.modules.recording import Dims, Recorder, Unit, Used, used_by_one
 from dpcanary.training.training_settings import Loss
@@ -42,103 +41,6 @@ def keep_freed_memory() -> bool:
     except (OSError, TypeError, AttributeError):  # not the GNU C library
         return False
     return all(mallopt(setting, value) == 1 for setting, value in _SETTINGS.items())
-
-
-class LayeredAttention(nn.Module):
-    """Does what `torch.nn.MultiheadAttention` does, with parameters of the same order.
-
-    PyTorch's own module computes with its parameters directly; here each projection is a call of
-    an `nn.Linear`. If query, key and value differ, each goes through the whole input projection,
-    and two thirds of its output are unused.
-    """
-
-    def __init__(self, attention: nn.Module) -> None:
-        assert isinstance(attention, nn.MultiheadAttention)
-        super().__init__()
-        weight, bias = attention.in_proj_weight, attention.in_proj_bias
-        self.in_proj = nn.Linear(
-            weight.shape[1], weight.shape[0], bias=bias is not None, device=weight.device
-        )
-        self.in_proj.weight = weight
-        if bias is not None:
-            self.in_proj.bias = bias
-        self.out_proj = attention.out_proj
-        self.num_heads = attention.num_heads
-        self.batch_first = attention.batch_first
-
-    @staticmethod
-    def applies_to(module: nn.Module) -> bool:
-        """Whether this class can stand in for a module."""
-        return (
-            type(module) is nn.MultiheadAttention
-            and module.in_proj_weight is not None
-            and module.bias_k is None
-            and not module.add_zero_attn
-        )
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,  # only a hint; the mask is given too
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `torch.nn.MultiheadAttention.forward`, for batched inputs."""
-        projected = self._projections(query, key, value)
-        if not self.batch_first:
-            projected = [part.transpose(0, 1) for part in projected]
-        # Shape (records, heads, positions, width of a head).
-        q, k, v = (
-            part.reshape(*part.shape[:2], self.num_heads, -1).transpose(1, 2) for part in projected
-        )
-        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(2, 3)
-        if attn_mask is not None:
-            if attn_mask.dim() == 3:
-                attn_mask = attn_mask.view(-1, self.num_heads, *attn_mask.shape[1:])
-            scores = scores + _additive(attn_mask, scores)
-        if key_padding_mask is not None:
-            scores = scores + _additive(key_padding_mask[:, None, None], scores)
-        weights = softmax(scores, dim=-1)
-        mixed = (weights @ v).transpose(1, 2).flatten(2)
-        outputs = self.out_proj(mixed if self.batch_first else mixed.transpose(0, 1))
-        if not need_weights:
-            return outputs, None
-        return outputs, weights.mean(dim=1) if average_attn_weights else weights
-
-    def _projections(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Projected query, key and value, each with the shape of its input."""
-        of_query = self.in_proj(query)
-        if query is key is value:
-            return list(of_query.chunk(3, dim=-1))  # faster than slices in the backward pass
-        of_key = of_query if key is query else self.in_proj(key)
-        of_value = of_key if value is key else self.in_proj(value)
-        parts, width = (of_query, of_key, of_value), query.shape[-1]
-        return [part[..., i * width : (i + 1) * width] for i, part in enumerate(parts)]
-
-
-def _additive(mask: Tensor, scores: Tensor) -> Tensor:
-    """A Boolean mask as one to add to the scores: -inf where attention is forbidden."""
-    if mask.dtype is not torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)
-
-
-def prepared(module: nn.Module) -> nn.Module:
-    """A copy without in-place layers, whose attention calls layers that have rules."""
-    module = copy.deepcopy(module).train()
-    if LayeredAttention.applies_to(module):
-        return LayeredAttention(module)
-    for name, layer in list(module.named_modules()):
-        if getattr(layer, "inplace", None) is True:
-            layer.inplace = False
-        if LayeredAttention.applies_to(layer):
-            parent, _, own = name.rpartition(".")
-            setattr(module.get_submodule(parent), own, LayeredAttention(layer))
-    return module
 
 
 # A wrong gradient typically errs by its own magnitude. Rounding in single precision, and in a GPU's
@@ -185,16 +87,29 @@ def find_units(
                 if not _is_right(unit, layer, calls, row, truth)
             }
         if not failed:
+            _check_dropout(rewritten, names)
             return units
         if "" in failed:
             raise InputError(
                 "the gradients of single records cannot be found: the module's outputs depend on"
                 " its parameters in a way that torch.func cannot trace. Linear, convolutional,"
-                " embedding, attention and LSTM layers, norms without batch statistics, and what is"
-                " made of operations that torch.func.vmap takes are supported; build the module of"
-                " these, or audit your own training loop as it is (docs/own_training.md)"
+                " embedding, attention and recurrent layers, norms without batch statistics, and"
+                " what is made of operations that torch.func.vmap takes are supported; build the"
+                " module of these, or audit your own training loop as it is (docs/own_training.md)"
             )
         names = (set(probed) - failed) | {name.rpartition(".")[0] for name in failed}
+
+
+def _check_dropout(module: nn.Module, units: set[str]) -> None:
+    """Refuses dropout inside of a unit that is called again, where it would drop other units."""
+    for name, layer in module.named_modules():
+        above = [unit for unit in units if not unit or name.startswith(f"{unit}.")]
+        if isinstance(layer, KeyedDropout) and layer.p and above:
+            raise InputError(
+                f"layer {name!r} drops units in {above[0] or 'the module'!r}, whose gradients are"
+                " only found as a whole: put dropout outside of modules that use parameters"
+                " without a layer, or turn it off"
+            )
 
 
 def _gradient(
