@@ -1,22 +1,30 @@
 """The data of an audit: a user's file or arrays, or a known source, and how it is split."""
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpcanary.core.files import read_npz, write_atomically
+from dpcanary.core.files import read_npz, write_atomically, write_text
 from dpcanary.data.own_files import holds_table
-from dpcanary.data.preparation import Look, look_at, read_preparation
+from dpcanary.data.preparation import (
+    Look,
+    labels_of,
+    look_at,
+    preparation_of,
+    read_preparation,
+)
 from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
 from dpcanary.data.records import number_labels, records_from
 from dpcanary.data.sources import load_source
-from dpcanary.data.splitting import split_records
-from dpcanary.data.table_columns import classes_of, numbers_of
 from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
+from dpcanary.experiment.experiment_config import Settings
 from dpcanary.training.training_settings import Loss
+
+_SPLIT = ("num_records", "balanced", "num_auxiliary", "num_test")
 
 
 @dataclass(frozen=True)
@@ -158,31 +166,56 @@ def prepared_source(
     look = look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
     if look.is_open:
         raise look.refusal(prepared=True)
-    # Which records are the adversary's depends on their labels alone.
-    cells, numbers = table[label_column], np.arange(len(table))[:, None]
-    labels = classes_of(cells).factorize()[0] if has_classes else numbers_of(cells)
-    rows = Source(source, records_from(source, numbers, labels))
-    data = audited_data(rows, source=source, num_records=num_records)
-    split = split_records(
-        rows,
+    labels = labels_of(table[label_column], has_classes=has_classes)
+    rows = records_from(source, np.zeros((len(table), 1)), labels)
+    data = audited_data(Source(source, rows), source=source, num_records=num_records)
+    preparation = preparation_of(
+        table,
+        path=Path(source),
+        label_column=label_column,
+        has_classes=has_classes,
         num_records=data.num_records,
         balanced=data.balanced,
         seed=seed,
-        standardised=False,
     )
-    known = table.iloc[np.sort(split.auxiliary.features[:, 0])]
-    judged = look_at(look.path, known, label_column=label_column, has_classes=has_classes)
-    if judged.is_open:
-        raise judged.refusal(prepared=True)
-    preparation = judged.preparation(known)
     text = preparation.written(source)
     if path.exists():
         written = read_preparation(path)
         is_same_table = written.columns.keys() == preparation.columns.keys()
         if is_same_table and written.made_from == preparation.made_from:
             preparation, text = written, path.read_text(encoding="utf-8")
-    records = preparation.applied(table, path=look.path, label_column=label_column)
+    records = preparation.applied(table, path=Path(source), label_column=label_column)
     return PreparedTable(records, text, look)
+
+
+def write_missing_preparations(settings: Settings, folder: Path) -> None:
+    """Makes the preparations that the datasets of a config name, and that are not there.
+
+    Args:
+        settings: of the experiment.
+        folder: from which its paths are looked up.
+
+    Raises:
+        InputError: if a table is missing, or something is in its way that is left to the user.
+    """
+    for name, dataset in settings.datasets.items():
+        if dataset.preparation is None or (folder / dataset.preparation).exists():
+            continue
+        path = folder / dataset.source
+        if not _is_table(str(path)):
+            raise InputError(f"datasets.{name}: {path} is not a table; drop the key preparation")
+        table = read_table_as_written(path, dataset.label_column)[: dataset.max_records]
+        preparation = preparation_of(
+            table,
+            path=path,
+            label_column=dataset.label_column,
+            has_classes=dataset.label_kind == "classes",
+            seed=settings.seed,
+            **{key: getattr(dataset, key) for key in _SPLIT},
+        )
+        write_text(folder / dataset.preparation, preparation.written(dataset.source))
+        text = f"note: datasets.{name}: {dataset.preparation} was not there, and has been made"
+        print(text, file=sys.stderr)
 
 
 def audited_data(

@@ -119,7 +119,13 @@ def run_snakemake(
     makes_all = asks_for_all(targets) and not any(map(_only_looks, options))
     # With other keys on the command line, the file is not the whole config.
     is_whole = not any(map(_adds_keys, options))
+    trains = makes_all or ESTIMATE_COST in targets
     if is_whole:
+        datasets = experiment.settings.datasets.values()
+        if trains and any(dataset.preparation for dataset in datasets):
+            from dpcanary.audits.own_audit_data import write_missing_preparations
+
+            write_missing_preparations(experiment.settings, folder)
         files = DataFiles(experiment.settings, folder=folder)
         files.check()
         experiment = files.with_hashes(experiment)
@@ -129,7 +135,6 @@ def run_snakemake(
         record_looks(results, experiment)
         _forget_other_config(results / RESOLVED, experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
-    trains = makes_all or ESTIMATE_COST in targets
     if trains and is_whole and not files.archive and needs_check(experiment, results):
         check_before(config, folder=folder, device_is_here=not has_profile)
     if before_jobs is not None:

@@ -27,8 +27,8 @@ class SourceKeys(ClosedModel):
     )
     preparation: str | None = Field(
         None,
-        description="a file that says how the columns of a table of your own become numbers, made"
-        " from the adversary's records by `dpcanary audit --prepare`",
+        description="a file that says how the columns of a table of your own become numbers; if it"
+        " does not exist, `dpcanary run` makes it, from the adversary's records",
     )
     image_size: Count | None = Field(
         None,

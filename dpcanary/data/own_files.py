@@ -60,8 +60,8 @@ def read_own(
         preparation = read_preparation(preparations[0])
         if bool(preparation.classes) != (label_kind == "classes"):
             raise InputError(
-                f"{preparations[0]} is not for labels of kind {label_kind}; make it again by"
-                " `dpcanary audit --prepare`"
+                f"{preparations[0]} is not for labels of kind {label_kind}; delete it, and run"
+                " again: it is made again"
             )
         table = read_table_as_written(path, label_column)
         return preparation.applied(table, path=path, label_column=label_column)

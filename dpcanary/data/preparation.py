@@ -23,6 +23,7 @@ from dpcanary.core.printing import table_lines
 from dpcanary.core.setting_fields import ClosedModel, Sha256
 from dpcanary.data.record_source import Prepared, Source
 from dpcanary.data.records import Records
+from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import (
     Column,
     Judgement,
@@ -38,7 +39,7 @@ from dpcanary.errors import InputError
 _WIDEST_NAME, _MOST_LINES = 16, 40
 _HEADER = ("column", "kind", "what is wrong", "what --prepare does")
 _NOTHING = Remark("-", "as it is", blocks=False)
-_REMEDY = "make it again by `dpcanary audit --prepare`, or mend it"
+_REMEDY = "mend it, or delete it, and run again: it is made again"
 
 
 class Preparation(ClosedModel):
@@ -103,8 +104,8 @@ class Preparation(ClosedModel):
         )
         return (
             f"# What is done with the columns of {source}: numbers and categories are used, all"
-            " else is dropped.\n# Written by dpcanary audit --prepare, from the adversary's records"
-            f" alone. You may edit it.\n{text}"
+            " else is dropped.\n# Written by dpcanary, from the adversary's records alone. You may"
+            f" edit it.\n{text}"
         )
 
 
@@ -194,12 +195,6 @@ class Look:
         text = f"{self.path} cannot be used{' as it is' * (not prepared)}; {ways}."
         return InputError("\n".join([text, "", *self.lines(only_open=prepared)]))
 
-    def preparation(self, table: pd.DataFrame) -> Preparation:
-        """The preparation that follows from the rows that were looked at: those of this table."""
-        columns = {name: judgement.column for name, judgement in self.columns.items()}
-        made_from = Prepared(hashes_of(table), None).digest(np.arange(len(table)))
-        return Preparation(classes=self.classes, columns=columns, made_from=made_from)
-
 
 def look_at(path: Path, table: pd.DataFrame, *, label_column: str, has_classes: bool) -> Look:
     """Looks at all columns of a table, in the rows that it has."""
@@ -207,6 +202,51 @@ def look_at(path: Path, table: pd.DataFrame, *, label_column: str, has_classes: 
     columns = {name: judged(name, table[name]) for name in names}
     classes, remarks = judged_label(table[label_column], has_classes=has_classes)
     return Look(path, label_column, columns, classes, tuple(remarks))
+
+
+def preparation_of(
+    table: pd.DataFrame,
+    *,
+    path: Path,
+    label_column: str,
+    has_classes: bool,
+    **split: Any,
+) -> Preparation:
+    """The preparation of a table that follows from the records that the adversary knows.
+
+    Args:
+        table: as written.
+        path: of the table.
+        label_column: in it.
+        has_classes: whether labels are classes.
+        **split: how records are split; see `split_records`.
+
+    Raises:
+        InputError: if something is in the way that is left to the user.
+    """
+    look = look_at(path, table, label_column=label_column, has_classes=has_classes)
+    if look.is_open:
+        raise look.refusal(prepared=True)
+    # Which records are the adversary's depends on their labels alone.
+    rows = np.arange(len(table))[:, None]
+    labels = labels_of(table[label_column], has_classes=has_classes)
+    source = Source(str(path), Records(rows, labels))
+    split_rows = split_records(source, **split, standardised=False)
+    known = table.iloc[np.sort(split_rows.auxiliary.features[:, 0])]
+    look = look_at(path, known, label_column=label_column, has_classes=has_classes)
+    if look.is_open:
+        raise look.refusal(prepared=True)
+    return Preparation(
+        classes=look.classes,
+        columns={name: judgement.column for name, judgement in look.columns.items()},
+        made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
+    )
+
+
+def labels_of(cells: "pd.Series[Any]", *, has_classes: bool) -> NDArray[Any]:
+    """Labels as numbers; those of classes are in the order in which they come."""
+    labels = classes_of(cells).factorize()[0] if has_classes else numbers_of(cells)
+    return np.asarray(labels)
 
 
 def hashes_of(table: pd.DataFrame) -> NDArray[np.uint64]:

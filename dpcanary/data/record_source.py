@@ -104,7 +104,7 @@ class Prepared:
             raise InputError(
                 f"{name}: its preparation was made from other records than those that the adversary"
                 " knows (another file, seed or number of records), so it may tell of private ones;"
-                " make it again by `dpcanary audit --prepare` with these settings"
+                " delete it, and run again: it is made again"
             )
 
 

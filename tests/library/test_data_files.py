@@ -1,6 +1,7 @@
 """The files that a config's datasets are read from: looked for, and known by their hashes."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,10 @@ def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
     (tmp_path / "how.yaml").unlink()
     with pytest.raises(InputError, match=r"datasets.mine: how.yaml does not exist"):
         files.check()
+    encoded = experiment(source="my/photos/", encoder="someone/vit", image_size=64)
+    sources = SourceRules(Products(encoded), DataFiles(encoded.settings, folder=tmp_path))
+    [features] = sources.encoded_files("mine")
+    assert re.fullmatch(r"resources/features/photos-\w{8}\.npz", features)
     for source, message in [("how.csv/", "how.csv is no folder"), ("absent/", "does not exist")]:
         (tmp_path / "how.csv").touch()
         with pytest.raises(InputError, match=message):

@@ -17,7 +17,12 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from typer.testing import CliRunner
 
-from dpcanary.audits.own_audit_data import look_at_source, prepared_source, read_source
+from dpcanary.audits.own_audit_data import (
+    look_at_source,
+    prepared_source,
+    read_source,
+    write_missing_preparations,
+)
 from dpcanary.audits.preflight import check_experiment
 from dpcanary.cli import app
 from dpcanary.data.dataset_settings import DatasetStage
@@ -216,10 +221,19 @@ def test_a_dataset_of_the_workflow_is_prepared_and_standardised_by_the_same_reco
         top["datasets"]["mine"].pop("seed", None)
         with pytest.raises(InputError, match=r"datasets\.mine: .*made from other records than"):
             check_experiment(parse_experiment(top), device_is_here=True)
-    without = yaml.safe_load(Path("how.yaml").read_text())
+    written = Path("how.yaml").read_text()
+    without = yaml.safe_load(written)
     del without["made_from"]
     Path("how.yaml").write_text(yaml.safe_dump(without))
     check_experiment(parse_experiment(top), device_is_here=True)
+    # One that is not there is made, and one that is there is not touched.
+    write_missing_preparations(parse_experiment(top).settings, Path())
+    assert Path("how.yaml").read_text() == yaml.safe_dump(without)
+    for changed, is_same in ((top, False), (config | {"datasets": {"mine": keys}}, True)):
+        Path("how.yaml").unlink()
+        write_missing_preparations(parse_experiment(changed).settings, Path())
+        check_experiment(parse_experiment(changed), device_is_here=True)
+        assert (Path("how.yaml").read_text() == written) == is_same
 
 
 def test_numbers_to_be_predicted_are_left_as_they_are(path):
