@@ -326,7 +326,8 @@ def _crafted(probe: Probe, units: int) -> None:
     private = random_records(shape, max(shape.num_records, shape.num_classes))
     # Every slot needs an auxiliary record of its own.
     candidates = units if probe.unit == CraftingCost.NUM_AUXILIARY else 0
-    auxiliary = random_records(shape, max(candidates, stage.num_slots))
+    least = 1 if shape.num_classes > 1 else 2  # the extremes of numbers are canaries' labels
+    auxiliary = random_records(shape, max(candidates, stage.num_slots, least))
     labels = private.labels[: stage.num_slots].tolist()
     input_canaries = (
         InputCanary(private.features[slot], label, slot) for slot, label in enumerate(labels)
