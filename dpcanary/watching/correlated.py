@@ -5,7 +5,7 @@ independent Gaussian noise. So C times the projections of all steps has independ
 canary that takes part in known steps is then a shift of known size: its whole training is one
 Gaussian mechanism with mu = (norm of C e) / sigma, or twice that under substitute adjacency. Here e
 has a 1 in each step of the canary. This is exact, whatever the model. What is accounted is for
-records whose gradients differ between their steps; see `largest_move`.
+records whose gradients differ between their steps; see `LargestMove`.
 """
 
 from collections import deque
@@ -85,6 +85,7 @@ class CorrelatedRecorder(Recorder):
         norms = np.sqrt((self._matrix[:, schedules].sum(axis=2) ** 2).sum(axis=0))
         self.sensitivity = float(norms.max())
         self._schedules = schedules[norms >= _SHARE * self.sensitivity]
+        self._moved = LargestMove(self._matrix, self._schedules)
         rows, columns = np.nonzero(self._matrix)
         self._bands = int((rows - columns).max()) + 1
         super().__init__(
@@ -131,7 +132,7 @@ class CorrelatedRecorder(Recorder):
 
     def _add_phase(self, told: StepTold) -> None:
         """The training so far is one Gaussian mechanism, with gradients of any directions."""
-        norm = largest_move(self._matrix[: self.num_steps], self._schedules)
+        norm = self._moved.after(self.num_steps)
         self._phases = [Phase(told.noise_multiplier / norm, 1.0, 1)] if norm else []
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,21 +147,30 @@ class CorrelatedRecorder(Recorder):
         self._past.extend(np.array(state["arrays"]["past"]))
 
 
-def largest_move(matrix: Floats, schedules: NDArray[np.int64]) -> float:
+class LargestMove:
     """How far a record moves the whitened sums at most, in units of the clipping norm.
 
     The record's gradients g_i have norms of at most 1, and may have other directions in each
     participation. Then |sum_i C_i g_i|^2 is the sum of (C^T C)_ij <g_i, g_j>, at most that of
     |(C^T C)_ij| (Choquette-Choo et al. 2023, section 2). Where no product of columns is negative,
     equal gradients attain it.
-
-    Args:
-        matrix: rows of the strategy, shape (T, all steps).
-        schedules: steps in which a record takes part, shape (schedules, participations).
     """
-    columns = matrix[:, schedules]
-    products = np.einsum("tsi,tsj->sij", columns, columns)
-    return sqrt(float(np.abs(products).sum(axis=(1, 2)).max()))
+
+    def __init__(self, matrix: Floats, schedules: NDArray[np.int64]) -> None:
+        """Takes the strategy and steps of a record, shape (schedules, participations)."""
+        self._matrix, self._schedules = matrix, schedules
+        self._products, self._num_steps = np.zeros(()), 0
+
+    def after(self, num_steps: int) -> float:
+        """The move in the sums of the first steps; what was added up before is not repeated."""
+        if not 0 < self._num_steps <= num_steps:
+            shape = self._schedules.shape
+            self._products, self._num_steps = np.zeros((*shape, shape[1])), 0
+        for row in self._matrix[self._num_steps : num_steps]:
+            columns = row[self._schedules]
+            self._products += columns[:, :, None] * columns[:, None, :]
+        self._num_steps = num_steps
+        return sqrt(float(np.abs(self._products).sum(axis=(1, 2)).max()))
 
 
 def _checked_strategy(strategy: ArrayLike, num_steps: int) -> Floats:

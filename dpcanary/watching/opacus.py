@@ -40,8 +40,9 @@ _MARK = "_dpcanary_watches"
 _STEPS_BETWEEN_LOOKS = 64
 # Factors and norms of noisy gradients that are clipped once more agree up to this.
 _CLIPPED = 1e-3
-# Steps in a row whose divisor is the size of the batch that was drawn, before this is no chance.
-_DRAWN_SIZES = 3
+# Steps in a row whose divisor is the size of the batch that was drawn, and different sizes among
+# them, before this is neither chance nor a schedule of sizes.
+_DRAWN_STEPS, _DRAWN_SIZES = 5, 3
 
 
 def watch(
@@ -246,13 +247,15 @@ class WatchedOptimizer:
         for remove in self._removers:
             remove()
         self._removers = []
-        if error is None:
-            self._check_accountant()
-            self._buffers.look()
-            self._compare_parameters(is_end=True)
-            self.recorder.ends_with(self._flat_parameters())
-        self.recorder.evaluate()
-        self.recorder.write()
+        try:
+            if error is None:
+                self.recorder.ends_with(self._flat_parameters())
+                self._check_accountant()
+                self._buffers.look()
+                self._compare_parameters(is_end=True)
+        finally:  # an alarm may raise an error
+            self.recorder.evaluate()
+            self.recorder.write()
 
     @contextmanager
     def public(self) -> Iterator[None]:
@@ -518,8 +521,8 @@ class WatchedOptimizer:
         """Raises the alarm if sums are divided by the sizes of the batches that were drawn."""
         size, told = float(self._optimizer.expected_batch_size), self._last_told
         is_drawn = told is not None and size == told.batch_size
-        self._drawn_sizes = [*self._drawn_sizes, size][-_DRAWN_SIZES:] if is_drawn else []
-        if len(self._drawn_sizes) == _DRAWN_SIZES and len({*self._drawn_sizes}) > 1:
+        self._drawn_sizes = [*self._drawn_sizes, size][-_DRAWN_STEPS:] if is_drawn else []
+        if len(self._drawn_sizes) == _DRAWN_STEPS and len({*self._drawn_sizes}) >= _DRAWN_SIZES:
             self._contradiction(
                 "divided_by_batch",
                 "noisy sums are divided by the size of the batch that was drawn, which then shows"

@@ -25,7 +25,7 @@ from dpcanary.accounting.phases import Phase
 from dpcanary.cli import app
 from dpcanary.own_training import Recorder, StepTold, read_watched
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
-from dpcanary.watching.correlated import CorrelatedRecorder, largest_move
+from dpcanary.watching.correlated import CorrelatedRecorder, LargestMove
 from dpcanary.watching.directions import Directions
 from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
@@ -896,7 +896,9 @@ def test_what_is_accounted_holds_for_gradients_of_changing_directions():
     other = np.stack([np.cos(angles), np.sin(angles)])  # the first gradient is (1, 0)
     first, second = matrix[:, schedules[:, 0], None], matrix[:, schedules[:, 1], None]
     moves = np.sqrt(((first + second * other[0]) ** 2 + (second * other[1]) ** 2).sum(axis=0))
-    assert largest_move(matrix, schedules) == pytest.approx(moves.max(), rel=1e-9)
+    moved = LargestMove(matrix, schedules)
+    assert moved.after(4) < moved.after(9) == pytest.approx(moves.max(), rel=1e-9)
+    assert moved.after(4) == LargestMove(matrix, schedules).after(4)  # put back, as by a journal
     equal = correlated_with(strategy=matrix, num_steps=9, num_participations=2, separation=2)
     assert moves.max() > 1.01 * equal.sensitivity
 
