@@ -58,7 +58,7 @@ _ADVICE = (
     " have an error: please report it."
 )
 _OTHER_LOOPS = (
-    "The loop that trains the model in use: dpcanary trained these models itself. `dpcanary check`"
+    "The loop that trains the model in use: dpcanary trained these models itself. dpcanary check"
     " tests a loop."
 )
 _NO_TRAINING = "Any training: scores were drawn from the known law of a worst case."

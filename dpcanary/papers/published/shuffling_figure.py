@@ -124,9 +124,8 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
         shuffled[["adjacency", _NOISE]].assign(series=name, epsilon=epsilons)
         for name, epsilons in (("guaranteed", guaranteed), ("claimed", shuffled["epsilon_poisson"]))
     ]
-    return pd.concat([over_repeats(audits, place), *accounted]).sort_values(
-        place, ignore_index=True
-    )
+    table = pd.concat([over_repeats(audits, place), *accounted])
+    return table.sort_values(place, ignore_index=True)
 
 
 def _present(looks: dict[str, dict[str, Any]], table: pd.DataFrame) -> list[dict[str, Any]]:
