@@ -131,6 +131,42 @@ def test_links_lead_somewhere_and_files_that_are_named_exist():
         assert {*re.findall(r"`(\w+\.py)`", text)} <= modules, page
 
 
+ANSWERS = {
+    "what does my epsilon protect?": "command_line.md#what-does-my-epsilon-protect",
+    "which epsilon should I quote?": "what_epsilon_means.md#which-epsilon-should-i-quote",
+    "how do I watch a training that is not by Opacus?": "watching.md#a-loop-without-opacus",
+    "does my loop do what its accountant assumes?": "check.md#your-loop",
+    "my table has texts and gaps: what now?": "data.md#tables-with-texts-gaps-and-identifiers",
+    "how many models do I need?": "configs.md#how-many-runs-do-i-need",
+    "what does a bound assume?": "validity.md#conversions",
+    "how do I audit a model that is trained already?": "secrets.md#draw-insert-rank",
+    "does a figure agree with its paper?": "papers.md#cebere-et-al",
+    "what do other tools say of the same scores?": "comparison.md#other-tools-on-the-same-scores",
+}
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_is_two_clicks_from_the_readme_at_most(question):
+    def linked(page: Path) -> set[Path]:
+        links = re.findall(r"\]\(([^)#]+)", page.read_text()) if page.suffix == ".md" else []
+        return {(page.parent / link).resolve() for link in links if "://" not in link}
+
+    first = linked(ROOT / "README.md")
+    answer, _, anchor = ANSWERS[question].partition("#")
+    assert DOCS / answer in first.union(*map(linked, filter(Path.is_file, first)))
+    assert anchor in anchors_of(DOCS / answer)
+
+
+def test_the_documentation_is_twenty_five_pages_of_limited_length():
+    """Without the start page, generated pages and tables, and pages of files outside the folder."""
+    pages = [page for page in DOCS.glob("*.md") if page.name != "keys.md"]
+    written = [page for page in pages if not page.read_text().startswith("<!-- Made from")]
+    assert len(written) <= 25 + 1
+    generated = re.compile(r"<!-- (?:table|peers):.*?<!-- end\b[^>]*-->\n?", re.DOTALL)
+    texts = [generated.sub("", page.read_text()) for page in written]
+    assert sum(text.count("\n") for text in texts) <= 4_500
+
+
 def test_the_examples_of_configs_are_valid():
     config, model = map(yaml.safe_load, blocks("configs.md", "yaml"))
     assert len(parse_experiment(config).audits) == 4
