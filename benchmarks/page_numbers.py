@@ -299,15 +299,6 @@ def in_common(*, canary: str) -> float:
     return float(100 * worlds.min(axis=1).sum() / worlds["world0_scores"].sum())
 
 
-def missed(*, series: str) -> float:
-    """The false negative rate of a curve of the ConvNet at a false positive rate of 0.1."""
-    rows = _frame("cebere-convnet-figure6a").query("series == @series")
-    own = rows[rows["canary"] == "random_dimension"]
-    rows = own if len(own) else rows
-    nearest = (rows["false_positive_rate"] - 0.1).abs().to_numpy().argmin()
-    return float(rows["false_negative_rate"].iloc[nearest])
-
-
 def of_landscape(*, what: str) -> float:
     """Of figure 14: bounds above the exact epsilon, and the worst of them."""
     table = _frame("cebere-figure14")
@@ -373,22 +364,6 @@ def shuffled_ratio(*, adjacency: str) -> float:
     return float(row["epsilon"] / row["accounted"])
 
 
-def _by_setting(figure: str, series: str) -> "pd.Series[float]":
-    """The epsilons of a series by what else its figure varies."""
-    rows = _frame(figure).query("series == @series").drop(columns=["threshold_rule", "error_bar"])
-    settings = [name for name in rows if name not in ("series", "epsilon", "num_looks")]
-    return rows.set_index(settings)["epsilon"]
-
-
-def more_by_published(*, figures: str, sign: float = 1) -> float:
-    """What the published rule gives more than the valid one, on average over points and figures."""
-    more = [
-        (_by_setting(name, "audited_in_sample") - _by_setting(name, "audited")).mean()
-        for name in figures.split(",")
-    ]
-    return sign * fmean(more)
-
-
 def _of_figure_2() -> pd.DataFrame:
     """The series of figure 2, by setting."""
     keys = ["sample_rate", "noise_multiplier"]
@@ -419,11 +394,6 @@ def first_step_above(*, sample_rate: float, canary: str = "") -> float:
     return float(bounds.index[np.flatnonzero(~is_above).max(initial=-1) + 1])
 
 
-def largest_difference() -> float:
-    """Between the accuracies of figure A1, in percentage points."""
-    return float(100 * _frame("figureA1")["difference"].abs().max())
-
-
 def of_gradients(*, what: str) -> float:
     """Of the bounds of the gradient canary in figures A2 to A4."""
     figures = [_frame(f"figureA{number}") for number in (2, 3, 4)]
@@ -447,9 +417,9 @@ COMPUTED: dict[str, Callable[..., Any]] = {
             guesses,
             parameters,
         ),
-        *(exact_of_sum, of_comparison, in_common, missed, of_landscape, curves_apart),
-        *(one_over_many, of_published, more_by_exact_curve, shuffled_ratio, more_by_published),
-        *(below_truth, beyond_truth, first_step_above, largest_difference, of_gradients),
+        *(exact_of_sum, of_comparison, in_common, of_landscape, curves_apart),
+        *(one_over_many, of_published, more_by_exact_curve, shuffled_ratio),
+        *(below_truth, beyond_truth, first_step_above, of_gradients),
     )
 }
 

@@ -82,11 +82,14 @@ def test_lines_of_a_page_are_those_of_its_program(page, program):
 
 
 @pytest.mark.long
-def test_examples_for_those_who_come_from_another_tool_run(capsys):
-    names = run_examples("comparison.md")
-    assert len(capsys.readouterr().out.splitlines()) == 4
+def test_calls_for_those_who_come_from_another_tool_run(capsys):
+    run_examples("comparison.md")
+    assert len(capsys.readouterr().out.splitlines()) == 3
     # privacy-estimates 0.1.0.post1 gives this for the same counts with method "beta".
-    assert names["fixed"].epsilon_lower == pytest.approx(1.0372426951213127, abs=1e-9)
+    guesses = {"world0_scores": [1.0] * 60 + [0.0] * 40, "world1_scores": [1.0] * 10 + [0.0] * 90}
+    rule = {"threshold_rule": "fixed", "threshold": 0.5, "conversion": "direct"}
+    fixed = dpcanary.estimate_epsilon(**guesses, delta=1e-5, **rule)
+    assert fixed.epsilon_lower == pytest.approx(1.0372426951213127, abs=1e-9)
 
 
 def test_what_pages_import_is_there_and_public():
@@ -129,6 +132,42 @@ def test_links_lead_somewhere_and_files_that_are_named_exist():
         for path in re.findall(named, text):
             assert "<" in path or (ROOT / path).exists(), f"{page}: {path}"
         assert {*re.findall(r"`(\w+\.py)`", text)} <= modules, page
+
+
+ANSWERS = {
+    "what does my epsilon protect?": "command_line.md#what-does-my-epsilon-protect",
+    "which epsilon should I quote?": "what_epsilon_means.md#which-epsilon-should-i-quote",
+    "how do I watch a training that is not by Opacus?": "watching.md#a-loop-without-opacus",
+    "does my loop do what its accountant assumes?": "check.md#your-loop",
+    "my table has texts and gaps: what now?": "data.md#tables-with-texts-gaps-and-identifiers",
+    "how many models do I need?": "configs.md#how-many-runs-do-i-need",
+    "what does a bound assume?": "validity.md#conversions",
+    "how do I audit a model that is trained already?": "secrets.md#draw-insert-rank",
+    "does a figure agree with its paper?": "papers.md#cebere-et-al",
+    "what do other tools say of the same scores?": "comparison.md#other-tools-on-the-same-scores",
+}
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_is_two_clicks_from_the_readme_at_most(question):
+    def linked(page: Path) -> set[Path]:
+        links = re.findall(r"\]\(([^)#]+)", page.read_text()) if page.suffix == ".md" else []
+        return {(page.parent / link).resolve() for link in links if "://" not in link}
+
+    first = linked(ROOT / "README.md")
+    answer, _, anchor = ANSWERS[question].partition("#")
+    assert DOCS / answer in first.union(*map(linked, filter(Path.is_file, first)))
+    assert anchor in anchors_of(DOCS / answer)
+
+
+def test_the_documentation_is_twenty_five_pages_of_limited_length():
+    """Without the start page, generated pages and tables, and pages of files outside the folder."""
+    pages = [page for page in DOCS.glob("*.md") if page.name != "keys.md"]
+    written = [page for page in pages if not page.read_text().startswith("<!-- Made from")]
+    assert len(written) <= 25 + 1
+    generated = re.compile(r"<!-- (?:table|peers):.*?<!-- end\b[^>]*-->\n?", re.DOTALL)
+    texts = [generated.sub("", page.read_text()) for page in written]
+    assert sum(text.count("\n") for text in texts) <= 4_500
 
 
 def test_the_examples_of_configs_are_valid():
