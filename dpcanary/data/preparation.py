@@ -103,9 +103,10 @@ class Preparation(ClosedModel):
             values, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
         )
         return (
-            f"# What is done with the columns of {Path(source).name}: numbers and categories are used, all"
-            " else is dropped.\n# Written by dpcanary, from the adversary's records alone. You may"
-            f" edit it.\n{text}"
+            f"# What is done with the columns of {Path(source).name}: numbers and categories are"
+            " used, all else is dropped.\n"
+            "# Written by dpcanary, from the adversary's records alone. You may edit it.\n"
+            f"{text}"
         )
 
 
