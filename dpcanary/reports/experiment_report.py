@@ -399,7 +399,13 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     ]
     methods.add(
         *_validity_in_words(table, experiment.settings.delta, experiment.settings.significance),
-        *bound_sentences([*dict.fromkeys(table["rule"])], []),
+        *(
+            sentence
+            for of_ranks in (False, True)
+            for sentence in bound_sentences(
+                [*dict.fromkeys(table["rule"][np.equal(secrets, of_ranks)])], [], of_ranks=of_ranks
+            )
+        ),
         *planned,
         *bound_sentences([], [*dict.fromkeys(table["conversion"])]),
         accounting_sentence([*rows["accounting_method"].unique()]),

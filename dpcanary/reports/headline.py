@@ -14,7 +14,8 @@ from dpcanary.core.printing import (
     rounded_up,
 )
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.ranks.rank_methods import rule_named
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
 
 if TYPE_CHECKING:  # it loads slowly
     from dpcanary.accounting.meaning import Meaning
@@ -401,8 +402,10 @@ CAPTION_OF_SCORES = (
 )
 
 
-def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[str]:
-    """How scores became lower bounds."""
+def bound_sentences(
+    rules: Sequence[str], conversions: Sequence[str], *, of_ranks: bool = False
+) -> list[str]:
+    """How scores, or ranks of secrets, became lower bounds."""
     of_conversions = {
         "gdp": "the largest mu of Gaussian differential privacy that the error rates allow was"
         " converted to epsilon {nasr} {dong}; this assumes that the mechanism's trade-off"
@@ -412,7 +415,8 @@ def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[st
         "subsampled_gaussian": "error rates were compared with the exact curves of the subsampled"
         " Gaussian mechanism",
     }
-    of_rules = {one: rule_named(one).sentence for one in rules}
+    entry = RANK_RULES.__getitem__ if of_ranks else threshold_rule_named
+    of_rules = {rule: entry(rule).sentence for rule in rules}
     sentences = [f"Threshold rule {one}: {text}." for one, text in of_rules.items() if text]
     silent = [one for one, text in of_rules.items() if not text]
     if silent:

@@ -15,7 +15,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.estimation.estimation_settings import Conversion, RankRule
 from dpcanary.estimation.one_run.guess_methods import recursion_refutes
 from dpcanary.estimation.ranks.rank_laws import Lists, NullCurve, Ranks, largest_chances
-from dpcanary.estimation.rule_catalogue import RULES, Proof, Rule, threshold_rule_named
+from dpcanary.estimation.rule_catalogue import Proof
 
 Floats = NDArray[np.float64]
 
@@ -193,11 +193,6 @@ def _sum_of_largest_masses(guesses: int, chance: float) -> float:
         + xlogy(mode, chance) + xlog1py(n - mode, -chance)
     )  # fmt: skip
     return float(np.exp(logs).sum())
-
-
-def rule_named(name: str) -> "Rule | RankRuleEntry":
-    """The threshold rule of this name, or else the rule of ranks."""
-    return RANK_RULES[name] if name in {*RankRule} - {*RULES} else threshold_rule_named(name)
 
 
 _ANY = "the secrets may depend on one another in any way"
