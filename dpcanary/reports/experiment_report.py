@@ -355,6 +355,7 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     worlds = f"two neighbouring datasets under {' and '.join(adjacencies)} adjacency"
     methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
     secrets = [not audit.has_two_worlds for audit in audits]
+    of_ranks = pd.Series(secrets, table.index, dtype=bool)
     single = [audit.is_trained and audit.num_slots == 1 for audit in audits]
     several = [audit.num_slots > 1 and audit.has_two_worlds for audit in audits]
     drawn_only = [not audit.is_trained and audit.has_two_worlds for audit in audits]
@@ -399,13 +400,8 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     ]
     methods.add(
         *_validity_in_words(table, experiment.settings.delta, experiment.settings.significance),
-        *(
-            sentence
-            for of_ranks in (False, True)
-            for sentence in bound_sentences(
-                [*dict.fromkeys(table["rule"][np.equal(secrets, of_ranks)])], [], of_ranks=of_ranks
-            )
-        ),
+        *bound_sentences([*dict.fromkeys(table["rule"][~of_ranks])], []),
+        *bound_sentences([*dict.fromkeys(table["rule"][of_ranks])], [], of_ranks=True),
         *planned,
         *bound_sentences([], [*dict.fromkeys(table["conversion"])]),
         accounting_sentence([*rows["accounting_method"].unique()]),
