@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -44,7 +45,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     r"""Format a table as lines of text; see `print_table`.
 
     Example:
-        >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\\n")
+        >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\n")
         a   b
         x   yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy
             zzzzzzzzzzzzzzzzzzzz
@@ -65,17 +66,29 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     return lines
 
 
-def _cell_lines(cell: str, width: int) -> list[str]:
+class _CellWrapper(textwrap.TextWrapper):
+    """Names with underscores or hyphens may be divided after these; numbers such as 1e-05 not."""
+
+    wordsep_re = re.compile(r"(\s+|\S*?[A-Za-z]{2}[\w.]*?[_-](?=\w))")
+
+
+def _cell_lines(cell: str, width: int, *, divides: bool = True) -> list[str]:
     """The lines of a cell; an indented cell stays so."""
     indent = cell[: len(cell) - len(cell.lstrip())]
-    return textwrap.wrap(cell, width, subsequent_indent=indent) or [""]
+    wrapper = _CellWrapper(width, subsequent_indent=indent, break_long_words=divides)
+    return wrapper.wrap(cell) or [""]
 
 
 def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int) -> list[int]:
     """The widths of columns: the widest shrink, to their longest words or to `longest`."""
     widths = [max(map(len, column)) for column in columns]
-    words = ((len(word) for cell in column for word in _words(cell)) for column in columns)
-    least = [min(longest, max(lengths, default=0)) for lengths in words]
+    least = [
+        min(
+            longest,
+            max(len(word) for cell in column for word in _cell_lines(cell, 1, divides=False)),
+        )
+        for column in columns
+    ]
     while sum(widths) > most:
         excess = [max(0, width - need) for width, need in zip(widths, least, strict=True)]
         if not any(excess):
@@ -83,10 +96,6 @@ def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int) -> lis
         _, widest = max((width, i) for i, width in enumerate(widths) if excess[i])
         widths[widest] -= 1
     return widths
-
-
-def _words(cell: str) -> list[str]:
-    return textwrap.wrap(cell, 1, break_long_words=False)
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
