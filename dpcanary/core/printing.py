@@ -51,8 +51,8 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
             zzzzzzzzzzzzzzzzzzzz
     """
     columns = [*zip(header, *rows, strict=True)]
-    # Words are divided only where nothing else helps.
-    for gap, longest in ((3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)):
+    # Cells are wrapped where narrow gaps are not enough, and words divided where nothing else is.
+    for gap, longest in ((3, None), (2, None), (3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)):
         most = WIDTH - gap * (len(columns) - 1)
         widths = _widths(columns, most, longest=longest)
         if sum(widths) <= most:
@@ -79,22 +79,22 @@ def _cell_lines(cell: str, width: int, *, divides: bool = True) -> list[str]:
     return wrapper.wrap(cell) or [""]
 
 
-def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int) -> list[int]:
-    """The widths of columns: the widest shrink, to their longest words or to `longest`."""
+def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int | None) -> list[int]:
+    """The widths of columns: the widest shrink, to their longest words or to `longest`.
+
+    With None, none shrinks.
+    """
     widths = [max(map(len, column)) for column in columns]
-    least = [
-        min(
-            longest,
-            max(len(word) for cell in column for word in _cell_lines(cell, 1, divides=False)),
-        )
-        for column in columns
-    ]
+    if longest is None:
+        return widths
+    words = [[len(word) for cell in column for word in _cell_lines(cell, 1, divides=False)]
+             for column in columns]  # fmt: skip
+    least = [min(longest, max(lengths)) for lengths in words]
     while sum(widths) > most:
-        excess = [max(0, width - need) for width, need in zip(widths, least, strict=True)]
-        if not any(excess):
+        shrinkable = [(width, i) for i, width in enumerate(widths) if width > least[i]]
+        if not shrinkable:
             break
-        _, widest = max((width, i) for i, width in enumerate(widths) if excess[i])
-        widths[widest] -= 1
+        widths[max(shrinkable)[1]] -= 1
     return widths
 
 
