@@ -11,6 +11,7 @@ import pandas as pd
 from dpcanary.core.optional_packages import require
 from dpcanary.core.printing import rounded_up
 from dpcanary.experiment.results_table import (
+    above_in_words,
     in_words,
     read_with_products,
     results_lines,
@@ -103,4 +104,5 @@ class AuditResults:
             substitute=[*map(substitute_in_words, self.summary.to_dict("records"))],
         )
         shown = table[[*_SHOWN]].rename(columns=_SHOWN).to_html(index=False, border=0)
-        return f"{shown}<p>{html.escape(in_words(self.summary))}</p>"
+        texts = [*above_in_words(self.summary), in_words(self.summary)]
+        return f"{shown}{''.join(f'<p>{html.escape(text)}</p>' for text in texts)}"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -44,14 +45,14 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     r"""Format a table as lines of text; see `print_table`.
 
     Example:
-        >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\\n")
+        >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\n")
         a   b
         x   yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy
             zzzzzzzzzzzzzzzzzzzz
     """
     columns = [*zip(header, *rows, strict=True)]
-    # Words are divided only where nothing else helps.
-    for gap, longest in ((3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)):
+    # Cells are wrapped where narrow gaps are not enough, and words divided where nothing else is.
+    for gap, longest in ((3, None), (2, None), (3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)):
         most = WIDTH - gap * (len(columns) - 1)
         widths = _widths(columns, most, longest=longest)
         if sum(widths) <= most:
@@ -65,28 +66,36 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     return lines
 
 
-def _cell_lines(cell: str, width: int) -> list[str]:
+class _CellWrapper(textwrap.TextWrapper):
+    """Names with underscores or hyphens may be divided after these; numbers such as 1e-05 not."""
+
+    wordsep_re = re.compile(r"(\s+|\S*?[A-Za-z]{2}[\w.]*?[_-](?=\w))")
+
+
+def _cell_lines(cell: str, width: int, *, divides: bool = True) -> list[str]:
     """The lines of a cell; an indented cell stays so."""
     indent = cell[: len(cell) - len(cell.lstrip())]
-    return textwrap.wrap(cell, width, subsequent_indent=indent) or [""]
+    wrapper = _CellWrapper(width, subsequent_indent=indent, break_long_words=divides)
+    return wrapper.wrap(cell) or [""]
 
 
-def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int) -> list[int]:
-    """The widths of columns: the widest shrink, to their longest words or to `longest`."""
+def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int | None) -> list[int]:
+    """The widths of columns: the widest shrink, to their longest words or to `longest`.
+
+    With None, none shrinks.
+    """
     widths = [max(map(len, column)) for column in columns]
-    words = ((len(word) for cell in column for word in _words(cell)) for column in columns)
-    least = [min(longest, max(lengths, default=0)) for lengths in words]
+    if longest is None:
+        return widths
+    words = [[len(word) for cell in column for word in _cell_lines(cell, 1, divides=False)]
+             for column in columns]  # fmt: skip
+    least = [min(longest, max(lengths)) for lengths in words]
     while sum(widths) > most:
-        excess = [max(0, width - need) for width, need in zip(widths, least, strict=True)]
-        if not any(excess):
+        shrinkable = [(width, i) for i, width in enumerate(widths) if width > least[i]]
+        if not shrinkable:
             break
-        _, widest = max((width, i) for i, width in enumerate(widths) if excess[i])
-        widths[widest] -= 1
+        widths[max(shrinkable)[1]] -= 1
     return widths
-
-
-def _words(cell: str) -> list[str]:
-    return textwrap.wrap(cell, 1, break_long_words=False)
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:

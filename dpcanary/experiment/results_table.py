@@ -12,6 +12,7 @@ from dpcanary.core.printing import lettered, rounded_down, rounded_up, table_lin
 from dpcanary.core.provenance import check_origin, origins_in
 from dpcanary.core.tsv_tables import read_table
 from dpcanary.errors import InputError
+from dpcanary.estimation.bound_in_words import bound_in_words, quotable
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
 from dpcanary.experiment.experiment_config import read_experiment
@@ -98,7 +99,8 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `shown`
         (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, `proof`,
         `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
-        accounted under it), and the accounted epsilons `add_remove` and `substitute`.
+        accounted under it), `delta`, `significance`, and the accounted epsilons `add_remove` and
+        `substitute`.
     """
     is_looked_at = summary["assumption"].str.startswith(LOOKED_BEFORE)
     rows = summary[summary["is_valid"] | is_looked_at].assign(above=_above)
@@ -120,6 +122,8 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         proof=("proof", "first"),
         adjacency=("adjacency", "first"),
         above=("above", "sum"),
+        delta=("delta", "first"),
+        significance=("significance", "first"),
     )
     return grouped.reset_index(drop=True)
 
@@ -221,29 +225,69 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
 
 
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
-    """The same as lines of text."""
+    """Format the table as lines of text: what may be stated, the table, what it rests on."""
     shown = table.head(_MOST_ROWS)
     letters, meanings = lettered([*shown["assumption"]])
+    # The canary is mostly a part of the name.
+    has_canary = not all(row.canary in row.audit for row in shown.itertuples())
     lines = table_lines(
-        ("audit", "canary", "runs", "shown", "add/remove", "substitute", "rule", "proof", "if"),
+        ("audit", *["canary"] * has_canary, "runs", "shown", "add/remove", "substitute", "rule",
+         "if"),
         [
             (
                 row["audit"],
-                row["canary"].replace("_", " "),
+                *[row["canary"]] * has_canary,
                 f"{row['runs']:,}",
                 shown_in_words(row),
                 rounded_up(row["add_remove"]),
                 substitute_in_words(row),
                 row["rule"],
-                state_of_proof(row["proof"]),
                 own,
             )
             for row, own in zip(shown.to_dict("records"), letters, strict=True)
         ],
-    )
+    )  # fmt: skip
     if len(table) > len(shown):
         lines.append(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
-    return [*lines, "", *map(wrapped, meanings), "", wrapped(in_words(table))]
+    is_valid = table["proof"] != Proof.NOT_VALID
+    proofs = dict(zip(table[is_valid]["rule"], table[is_valid]["proof"], strict=True))
+    listed = ", ".join(f"{rule} ({state_of_proof(proof)})" for rule, proof in proofs.items())
+    if listed:
+        meanings.append(f"How the validity of the rules is known: {listed}.")
+    alarm = [wrapped(text) for text in above_in_words(table)]
+    return [
+        wrapped(stated(table)),
+        *alarm,
+        "",
+        *lines,
+        "",
+        *map(wrapped, meanings),
+        "",
+        wrapped(in_words(table)),
+    ]
+
+
+def stated(table: pd.DataFrame) -> str:
+    """What may be stated of a table of results: the first bound, which no result chose."""
+    single = table[table["bounds"] == 1]
+    if single.empty:
+        return "The numbers are means of several bounds: none of them may be stated as a bound."
+    row = single.iloc[0]
+    is_valid = row["proof"] != Proof.NOT_VALID
+    sentence = bound_in_words(
+        row["shown"],
+        delta=row["delta"],
+        significance=row["significance"],
+        assumption=row["assumption"],
+        is_valid=is_valid,
+        adjacency=row["adjacency"],
+        subject=f"the training of {row['audit']}",
+    )
+    text = quotable(sentence, epsilon_lower=row["shown"], is_valid=is_valid)
+    more = "" if len(table) == 1 else (
+        " The same may be stated of any other one of the rows, if you chose it before you saw them."
+    )  # fmt: skip
+    return f"{text}{more}"
 
 
 def shown_in_words(row: Mapping[Any, Any]) -> str:
@@ -262,7 +306,6 @@ def in_words(table: pd.DataFrame) -> str:
     is_valid = table["proof"] != Proof.NOT_VALID
     substitutes = table[(table["adjacency"] == _SUBSTITUTE) & is_valid]
     above = int((substitutes["shown"] > substitutes["add_remove"]).sum())
-    too_large, bounds = int(table["above"].sum()), int(table["bounds"].sum())
     compared = (
         f" {above} of {len(substitutes)} audits of content show more than the add/remove epsilon,"
         " which is what most libraries report."
@@ -270,11 +313,6 @@ def in_words(table: pd.DataFrame) -> str:
     nothing = (
         " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"
         " models too few (`dpcanary plan` says how many are needed)."
-    )
-    broken = (
-        f" ABOVE WHAT IS ACCOUNTED for the audited adjacency: {too_large} of {bounds} bounds. This"
-        " is by chance, or an assumption does not hold (conversion `direct` makes none on the"
-        " mechanism), or the training is not what was accounted."
     )
     single = (
         " Each single bound exceeds the truth with a probability of at most the significance, if"
@@ -292,7 +330,25 @@ def in_words(table: pd.DataFrame) -> str:
         f"shown: {shown}, at the last step; add/remove and substitute:"
         f" accounted upper bounds.{compared if len(substitutes) else ''}"
         + (single if is_valid.all() else mixed if is_valid.any() else invalid)
-        + (broken if too_large else "")
         + (nothing if (table["shown"] == 0).any() else "")
         + (means if (table["bounds"] > 1).any() else "")
+    )
+
+
+def above_in_words(table: pd.DataFrame) -> Iterator[str]:
+    """The alarm that bounds exceed what is accounted, with their audits, if any do."""
+    rows = table[table["above"] > 0]
+    if rows.empty:
+        return
+    names = [
+        row.audit if row.bounds == 1 else f"{row.audit} ({row.above} of {row.bounds} bounds)"
+        for row in rows.itertuples()
+    ]
+    more = len(names) - _MOST_TARGETS
+    several = f" and {more} more" if more > 0 else ""
+    yield (
+        f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {', '.join(names[:_MOST_TARGETS])}"
+        f"{several}; {int(table['above'].sum())} of {int(table['bounds'].sum())} bounds. This is by"
+        " chance, or an assumption does not hold (conversion `direct` makes none on the mechanism),"
+        " or the training is not what was accounted."
     )

@@ -21,6 +21,7 @@ from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_table import (
+    above_in_words,
     datasets_in_words,
     in_words,
     read_summary,
@@ -88,7 +89,7 @@ def report_of_experiment(folder: Path) -> Report:
             Row(_cells(row, own), [*_details(products, folder, row["audit"], last)])
             for row, own in zip(table.to_dict("records"), letters, strict=True)
         ],
-        notes=[*meanings, in_words(table), *left_out],
+        notes=[*above_in_words(table), *meanings, in_words(table), *left_out],
         pictures=pictures,
         data=data,
         provenance=[*_provenance(products, folder)],

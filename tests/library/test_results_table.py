@@ -18,7 +18,14 @@ from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.results_table import in_words, read_results, results_lines, results_table
+from dpcanary.experiment.results_table import (
+    above_in_words,
+    in_words,
+    read_results,
+    results_lines,
+    results_table,
+    stated,
+)
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import failures, print_failure, print_success
 
@@ -44,7 +51,7 @@ def test_bounds_are_averaged_and_none_is_picked():
         **{"audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute"},
         **{"rule": "simultaneous", "conversion": "gdp", "assumption": "independence; a curve"},
         **{"proof": "proven", "shown": 3.0, "bounds": 2, "above": 0, "runs": 1000},
-        **{"add_remove": 4.4, "substitute": 10.0},
+        **{"add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05},
     }
     # Seeds and slots of a set-up are one row.
     seeds = [one(5.0, audit=f"a{seed}", seed=seed, configuration="same") for seed in range(3)]
@@ -55,20 +62,29 @@ def test_bounds_are_averaged_and_none_is_picked():
 
 def test_a_bound_above_what_is_accounted_is_an_alarm():
     """For the audited adjacency: one of membership is compared with the add/remove epsilon."""
-    alarm = "ABOVE WHAT IS ACCOUNTED for the audited adjacency: {} of {}"
-    for rows, above in (
-        ([one(10.5), one(9.5, canary="natural")], (1, 2)),
-        ([one(10.5, repeat=0), one(8.0, repeat=1)], (1, 2)),  # also where their mean is below
-        ([one(4.5, adjacency="add_remove")], (1, 1)),
-        ([one(4.5, adjacency="zero_out")], (1, 1)),
+    name = "gradient-1.0-2.0"
+    for rows, alarm in (
+        ([one(10.5), one(9.5, canary="natural")], f"{name}; 1 of 2 bounds"),
+        # Also where their mean is below.
+        ([one(10.5, repeat=0), one(8.0, repeat=1)], f"{name} (1 of 2 bounds); 1 of 2 bounds"),
+        ([one(4.5, adjacency="add_remove")], f"{name}; 1 of 1 bounds"),
+        ([one(4.5, adjacency="zero_out")], f"{name}; 1 of 1 bounds"),
         ([one(9.5)], None),
         ([one(4.3, adjacency="zero_out")], None),
     ):
-        text = in_words(results_table(pd.DataFrame(rows)))
-        assert ("ABOVE WHAT IS ACCOUNTED" in text) is (above is not None)
-        assert above is None or alarm.format(*above) in text
+        table = results_table(pd.DataFrame(rows))
+        alarms = [*above_in_words(table)]
+        assert len(alarms) == (alarm is not None)
+        if alarm is not None:
+            said = f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {alarm}"
+            assert alarms[0].startswith(said)
+            # A line of its own, after what may be stated and before the table.
+            text = "\n".join(results_lines(table, Path("x")))
+            before, _, after = text.partition("\nABOVE WHAT")
+            assert before.count("\n\n") == 0
+            assert "\n\naudit " in after
         is_of_content = rows[0]["adjacency"] == "substitute"
-        assert ("audits of content" in text) is is_of_content
+        assert ("audits of content" in in_words(table)) is is_of_content
 
 
 def test_a_summary_in_words():
@@ -87,6 +103,29 @@ def test_a_summary_in_words():
         assert content.format(number) in text
         assert ("is their mean" in text) is is_mean
         assert zero not in text
+
+
+def test_what_may_be_stated_comes_first():
+    """Of the first bound, whatever its size; of a mean of several, nothing."""
+    first, largest = (
+        one(5.009, delta=1e-6, significance=0.01),
+        one(9.0, audit="b", canary="natural"),
+    )
+    sentence = (
+        "You may state: epsilon is at least 5.00 for the training of gradient-1.0-2.0 under"
+        " substitute adjacency at delta 1e-06, with 99 % confidence, if independence, and if a"
+        " curve."
+    )
+    assert stated(results_table(pd.DataFrame([first]))) == sentence
+    several = results_table(pd.DataFrame([first, largest]))
+    assert stated(several).startswith(f"{sentence} The same may be stated of any other one")
+    assert results_lines(several, Path("x"))[0].startswith(
+        "You may state: epsilon is at least 5.00"
+    )
+    mean = results_table(pd.DataFrame([one(5.0, repeat=0), one(6.0, repeat=1)]))
+    assert "none of them may be stated" in stated(mean)
+    zero = results_table(pd.DataFrame([one(0.0)]))
+    assert stated(zero).startswith("Nothing can be stated: the bound is 0")
 
 
 def test_each_rule_has_a_row_by_its_first_conversion():
@@ -121,9 +160,11 @@ def test_the_command_prints_the_table(tmp_path):
         named = [line for line in lines if line.startswith(f"{found.audit} ")]
         [line] = [line for line in named if f" {found.rule} " in line]
         assert f" {floor(100 * found.shown) / 100:.2f} " in line
-        # The state of the rule's proof is no condition of the number: it has a column of its own.
-        assert line.endswith("   proven   a, b")
-    assert "a: independence\nb: a curve\n\n" in done.output
+        assert line.endswith("  a, b")
+    # The state of the rules' proofs is among the conditions, once.
+    proofs = "\nHow the validity of the rules is known: simultaneous (proven)"
+    assert f"a: independence\nb: a curve{proofs}" in done.output
+    assert max(map(len, lines)) <= 80
     as_json = CliRunner().invoke(app, ["results", str(folder), "--json"], catch_exceptions=False)
     assert len(json.loads(as_json.output)["audits"]) == len(table)
     with pytest.raises(InputError, match="has no results"):
@@ -214,8 +255,8 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     assert "NOT" not in run(8)  # the same number again is no other look
     text = " ".join(run(12).split())
     assert before in text
-    assert "not valid a, b, c" in text
-    assert " 1.00 (not valid) " in text
+    assert text.startswith(f"Nothing can be stated: {before}: epsilon may be below 1.00.")
+    assert re.search(r"1\.00 \(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
     assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
     assert "audits of content" not in text  # it is not counted among those that show something

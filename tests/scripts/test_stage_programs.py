@@ -254,7 +254,8 @@ def test_the_list_of_audits_counts_the_runs_of_all_repeats():
     assert "final_sum" in text
     counts = {"num_runs": 40, "num_repeats": 3, "runs_per_shard": 50}
     audits = {"a": EXPERIMENT.audits[TRAINED[0]].model_copy(update=counts)}
-    table = table_of_audits(EXPERIMENT.model_copy(update={"audits": audits}))
+    alone = EXPERIMENT.model_copy(update={"audits": audits, "sweeps": {"a": ("a",)}})
+    table = table_of_audits(alone)
     assert table.split()[-2:] == ["120", "3"]
 
 
