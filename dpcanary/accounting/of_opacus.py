@@ -152,7 +152,7 @@ def samples_poisson(
     if noted is not None or "opacus" not in sys.modules:
         return noted
     opacus: Any = sys.modules["opacus"]
-    samplers = poisson_samplers()
+    samplers: tuple[Any, ...] = poisson_samplers()
     kinds = (opacus.GradSampleModule, opacus.optimizers.DPOptimizer, opacus.PrivacyEngine)
     living = living_objects((*kinds, *samplers), among)
     models, optimizers, engines = ([own for own in living if isinstance(own, k)] for k in kinds)
@@ -173,7 +173,7 @@ def samples_poisson(
     # Models that are put together without an engine may always accumulate.
     told = [own for optimizer in optimizers for own in captured_by(optimizer.step_hook)]
     by_engine = any(engine.accountant is own for engine in engines for own in told)
-    rates = {sampler.sample_rate for sampler in living if isinstance(sampler, samplers)}
+    rates = {own.sample_rate for own in living_objects(samplers, living)}
     is_own = not told or any(isinstance(own, float) and own in rates for own in told)
     return None if is_own and not by_engine and not is_poisson else is_poisson
 

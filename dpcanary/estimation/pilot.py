@@ -29,9 +29,9 @@ class PilotedRuns:
             power; None if no number of runs is enough.
     """
 
-    mu: tuple[float, float, float]
-    epsilon: tuple[float, float, float]
-    runs: tuple[int | None, int | None, int | None]
+    mu: tuple[float, ...]
+    epsilon: tuple[float, ...]
+    runs: tuple[int | None, ...]
 
 
 def runs_after_pilot(

@@ -100,10 +100,10 @@ def assess_claim(
     scores0 = checked_scores("world0_scores", world0_scores)
     scores1 = checked_scores("world1_scores", world1_scores)
     num_simulations = checked_count("num_simulations", num_simulations, least=99)
-    if (mechanism is None) == (epsilon is None) or (epsilon is None) != (delta is None):
-        raise InputError("give the claim as mechanism, or as epsilon and delta")
-    if mechanism is not None:
+    if mechanism is not None and epsilon is None and delta is None:
         curve = curve_of(mechanism)
+    elif mechanism is not None or epsilon is None or delta is None:
+        raise InputError("give the claim as mechanism, or as epsilon and delta")
     else:
         family = direct_family(checked_real("delta", delta, most=1.0))
         claimed = checked_real("epsilon", epsilon, zero_included=True)

@@ -44,7 +44,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
     table = over_repeats(rows, ["sweep", *_AXES, _NOISE])
     table["axis"] = table["sweep"].map({name: _axis(rows, name) for name in rows["sweep"].unique()})
     table["value"] = [row[row["axis"]] for _, row in table.iterrows()]
-    looks = style.ranked(sorted({*table[_NOISE]}, reverse=True), label=_labels(table).get)
+    looks = style.ranked(sorted({*table[_NOISE]}, reverse=True), label=_labels(table).__getitem__)
     figure, [grid] = make_frame(
         titles=[""] * table["sweep"].nunique(),
         panel_size=(3.4, 3.1),
@@ -96,7 +96,8 @@ def _labels(table: pd.DataFrame) -> dict[float, str]:
     """What is accounted for one record, by the noise; the noise where no audit has one copy."""
     of_one = table[table["num_copies"] == 1].groupby(_NOISE)[_ACCOUNTED].first()
     return {noise: f"σ = {noise:.3g}" for noise in table[_NOISE]} | {  # noqa: RUF001
-        float(noise): f"{epsilon:.3g}" for noise, epsilon in of_one.items()
+        float(noise): f"{epsilon:.3g}"
+        for noise, epsilon in zip(of_one.index.to_numpy(), of_one, strict=True)
     }
 
 

@@ -268,7 +268,7 @@ def _details(
     for key, value in experiment.audits[audit].model_dump(mode="json").items():
         if key not in unused and value not in (None, [], {}) and not isinstance(value, dict):
             yield key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    row = last.loc[audit]
+    row: Any = last.loc[audit]
     yield "noise multiplier", f"{row['noise_multiplier']:.6g}"
     if learnt := learnt_in_words(row):
         yield "on test records", learnt
