@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpcanary.core.files import Arrays, read_npz
 from dpcanary.data.archives import reading_source
 from dpcanary.data.record_source import Source
-from dpcanary.data.records import Records, integer_labels, number_labels, records_from
+from dpcanary.data.records import Labels, Records, integer_labels, number_labels, records_from
 from dpcanary.errors import InputError
 
 _SAVE_AS_UTF8 = (
@@ -96,7 +96,9 @@ def read_own_table(
             f"{path} must have one column {label_column!r}, and others; its columns are"
             f" {_listed(names)}; name the column of labels by label_column"
         )
-    column, classes = table.column(label_column), ()
+    column = table.column(label_column)
+    labels: Labels
+    classes: tuple[str, ...] = ()
     if label_kind == "numbers":
         labels = number_labels(str(path), _values(path, label_column, column))
     else:
