@@ -20,7 +20,7 @@ from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientS
 from dpcanary.adversaries.crafting import Crafting, craft_canaries, optimise_canaries
 from dpcanary.data.canaries import Canary, CanarySet, GradientCanary, InputCanary
 from dpcanary.data.observations import Observation
-from dpcanary.data.records import Records, Split
+from dpcanary.data.records import Labels, Records, Split
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import pretrain
@@ -211,7 +211,7 @@ def random_records(shape: Shape, count: int) -> Records:
     block = rng.standard_normal(size, dtype=np.float32)
     if shape.num_ids:
         block = rng.integers(0, shape.num_ids, size)
-    labels = np.arange(count) % shape.num_classes
+    labels: Labels = np.arange(count) % shape.num_classes
     if shape.num_classes == 1:
         labels = (np.arange(count) % 2).astype(np.float32)
     return Records(np.resize(block, (count, *shape.features)), labels)
