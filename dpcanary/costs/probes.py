@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
