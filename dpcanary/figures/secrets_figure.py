@@ -32,9 +32,9 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
         note: what a reader must know; printed below.
 
     Returns:
-        The figure, and its numbers: one row per point, with its `axis` and `value`, `epsilon` (the
-        mean over repeats), `error_bar` (two standard errors) and `num_repeats`. What is accounted
-        is for all copies of a secret together.
+        The figure, and its numbers: one row per point, with its `axis`, `value` and `line` as the
+        legend names it, `epsilon` (the mean over repeats), `error_bar` (two standard errors) and
+        `num_repeats`. What is accounted is for all copies of a secret together.
 
     Raises:
         InputError: if there is no valid bound, a sweep varies several quantities, or audits differ
@@ -44,7 +44,9 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
     table = over_repeats(rows, ["sweep", *_AXES, _NOISE])
     table["axis"] = table["sweep"].map({name: _axis(rows, name) for name in rows["sweep"].unique()})
     table["value"] = [row[row["axis"]] for _, row in table.iterrows()]
-    looks = style.ranked(sorted({*table[_NOISE]}, reverse=True), label=_labels(table).__getitem__)
+    labels = _labels(table)
+    table["line"] = table[_NOISE].map(labels)
+    looks = style.ranked(sorted(labels, reverse=True), label=labels.__getitem__)
     figure, [grid] = make_frame(
         titles=[""] * table["sweep"].nunique(),
         panel_size=(3.4, 3.1),
