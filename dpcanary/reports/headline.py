@@ -272,9 +272,9 @@ class Headline:
             return [delta]
         bounded = ""
         if self.conversion is not None:
-            bounded = _BOUNDED_BY_SCORES
+            bounded = _BOUND_ON_RELEASED
             if self.conversion is not Conversion.DIRECT:
-                bounded = _BOUNDED_OF_MECHANISM
+                bounded = _BOUND_ON_MECHANISM
         return [delta, f"The lower bound assumes: {self.assumption.removesuffix('.')}.", bounded]
 
 
@@ -283,13 +283,13 @@ _ONLY_IF = (
     " accounted."
 )
 # By `docs/what_epsilon_means.md`, "Which epsilon is bounded".
-_BOUNDED_BY_SCORES = (
-    "The lower bound is one on what the attacker saw of trainings on these data, usually the last"
-    " model."
+_BOUND_ON_RELEASED = (
+    "The lower bound is one on what is released: what the attacker saw, usually the last model, of"
+    " trainings on these data."
 )
-_BOUNDED_OF_MECHANISM = (
+_BOUND_ON_MECHANISM = (
     "The lower bound is one on the mechanism, over all data and for an attacker who sees every"
-    " update; conversion direct bounds what the attacker saw."
+    " update; conversion direct gives one on what is released."
 )
 _NEVER_EXAMINED = (
     "Stronger attacks, other records and other data: a lower bound is no guarantee.",

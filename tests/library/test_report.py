@@ -165,7 +165,7 @@ def test_whose_epsilon_is_bounded_is_said_of_a_valid_bound():
     assert "is one on" not in conditions()
     assert "is one on the mechanism" in conditions(conversion=Conversion.GDP)
     assert "is one on the mechanism" in conditions(conversion=Conversion.SUBSAMPLED_GAUSSIAN)
-    assert "is one on what the attacker saw" in conditions(conversion=Conversion.DIRECT)
+    assert "is one on what is released" in conditions(conversion=Conversion.DIRECT)
     assert conditions(conversion=Conversion.DIRECT, is_valid=False).endswith("at delta 1e-05.")
 
 

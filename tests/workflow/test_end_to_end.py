@@ -64,7 +64,7 @@ def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program
 
 
 def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
-    figure = {**TINY["figures"]["epsilon_by_noise"], "in_sample": True}
+    figure = {**TINY["figures"]["epsilon_by_noise"], "heuristic": True}
     copy.write({**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}})
     target = "results/tiny/figures/epsilon_by_noise.pdf"
     plan = copy.plan(target, "--forceall")
@@ -75,7 +75,7 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
     assert "train_shard" not in plan.jobs
     [drawing] = [words for words in plan.commands if "--settings" in words and "--png" in words]
     settings = json.loads(drawing[drawing.index("--settings") + 1])
-    assert (settings["axis"], settings["in_sample"]) == ("noise_multiplier", True)
+    assert (settings["axis"], settings["heuristic"]) == ("noise_multiplier", True)
 
 
 def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, tmp_path):
