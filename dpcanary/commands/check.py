@@ -143,7 +143,7 @@ def check(
 
 
 def _look_at(features: str, label_column: str, *, as_json: bool) -> None:
-    from dpcanary.audits.own_audit_data import look_at_source
+    from dpcanary.audits.own_preparation import look_at_source
 
     look = look_at_source(features, label_column=label_column, label_kind="classes")
     if look is None:

@@ -23,7 +23,6 @@ from dpcanary.core.printing import table_lines
 from dpcanary.core.setting_fields import ClosedModel, Sha256
 from dpcanary.data.record_source import Prepared, Source
 from dpcanary.data.records import Records
-from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import (
     Column,
     Judgement,
@@ -203,51 +202,6 @@ def look_at(path: Path, table: pd.DataFrame, *, label_column: str, has_classes: 
     columns = {name: judged(name, table[name]) for name in names}
     classes, remarks = judged_label(table[label_column], has_classes=has_classes)
     return Look(path, label_column, columns, classes, tuple(remarks))
-
-
-def preparation_of(
-    table: pd.DataFrame,
-    *,
-    path: Path,
-    label_column: str,
-    has_classes: bool,
-    **split: Any,
-) -> Preparation:
-    """The preparation of a table that follows from the records that the adversary knows.
-
-    Args:
-        table: as written.
-        path: of the table.
-        label_column: in it.
-        has_classes: whether labels are classes.
-        **split: how records are split; see `split_records`.
-
-    Raises:
-        InputError: if something is in the way that is left to the user.
-    """
-    look = look_at(path, table, label_column=label_column, has_classes=has_classes)
-    if look.is_open:
-        raise look.refusal(prepared=True)
-    # Which records are the adversary's depends on their labels alone.
-    rows = np.arange(len(table))[:, None]
-    labels = labels_of(table[label_column], has_classes=has_classes)
-    source = Source(str(path), Records(rows, labels))
-    split_rows = split_records(source, **split, standardised=False)
-    known = table.iloc[np.sort(split_rows.auxiliary.features[:, 0])]
-    look = look_at(path, known, label_column=label_column, has_classes=has_classes)
-    if look.is_open:
-        raise look.refusal(prepared=True)
-    return Preparation(
-        classes=look.classes,
-        columns={name: judgement.column for name, judgement in look.columns.items()},
-        made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
-    )
-
-
-def labels_of(cells: "pd.Series[Any]", *, has_classes: bool) -> NDArray[Any]:
-    """Labels as numbers; those of classes are in the order in which they come."""
-    labels = classes_of(cells).factorize()[0] if has_classes else numbers_of(cells)
-    return np.asarray(labels)
 
 
 def hashes_of(table: pd.DataFrame) -> NDArray[np.uint64]:
