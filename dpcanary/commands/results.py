@@ -37,9 +37,7 @@ def verify(
     folder: Folder,
     replay: Annotated[
         int,
-        typer.Option(
-            min=0, help="Also retrain so many shards and other models, drawn at random."
-        ),
+        typer.Option(min=0, help="Also retrain so many shards and other models, drawn at random."),
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     cores: Cores = None,
