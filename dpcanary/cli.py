@@ -1,6 +1,8 @@
 """The command `dpcanary`."""
 
+import re
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -68,6 +70,21 @@ def _options(
     pass
 
 
+def with_options(text: str, arguments: Sequence[str]) -> str:
+    """A message in which arguments of the library have the names of the options that were typed."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    if not arguments or arguments[0] not in commands:
+        return text
+    typed = {argument.partition("=")[0] for argument in arguments}
+    for parameter in commands[arguments[0]].params:
+        for option in typed.intersection(parameter.opts):
+            if option.startswith("--"):
+                # The subject of a message: not a part of a word, a path or a quotation.
+                name = rf"(?<![\w.'\"`/-]){parameter.name}(?=:| is | must )"
+                text = re.sub(name, option, text)
+    return text
+
+
 def main() -> None:
     """Runs the command line.
 
@@ -80,6 +97,6 @@ def main() -> None:
     except Exception as error:
         if (text := explained(error)) is None:
             raise
-        message = f"error: {text}"
+        message = f"error: {with_options(text, sys.argv[1:])}"
         # In a log, a message is one line, which a search finds.
         sys.exit(wrapped(message) if sys.stderr.isatty() else message)

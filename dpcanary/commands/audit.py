@@ -17,7 +17,7 @@ from dpcanary.commands.training_options import (
     steps_of,
     with_keys_of_an_audit,
 )
-from dpcanary.core.printing import rounded_down
+from dpcanary.core.printing import rounded_down, wrapped
 from dpcanary.errors import InputError
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ def audit(
         keys={"canary": canaries if len(canaries) > 1 else canaries[0], **keys},
     )
     written = f"results/{own_name}/{COST if cost else CONFIG}"
-    typer.echo(f"{data.described}\nConfig: {written}", err=True)
+    typer.echo(f"{wrapped(data.described)}
+Config: {written}", err=True)
     results = run_audit(
         config,
         root=Path.cwd(),
@@ -244,7 +245,7 @@ def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: b
             f"For a first look, --quick trains {_QUICK['num_runs']} models, of one canary;"
             " --num-runs sets how many."
         )
-    typer.echo("\n".join(said), err=True)
+    typer.echo("\n".join(map(wrapped, said)), err=True)
 
 
 def _most_proven(experiment: "Experiment") -> Iterator[str]:

@@ -96,7 +96,8 @@ def check(
 
     \b
     Examples:
-      dpcanary check my_training:train --max-grad-norm 1.5 --sample-rate 0.01 --num-records 1000
+      dpcanary check my_training:train --max-grad-norm 1.5 \\
+                     --sample-rate 0.01 --num-records 1000
       dpcanary check --model my_package:build --features my.npz
       dpcanary check --neighbours my_training:train --features my_training:records
       dpcanary check --features patients.csv --label-column diagnosis

@@ -91,8 +91,8 @@ def plan(
 
     \b
     Examples:
-      dpcanary plan --sample-rate 1 --num-steps 500 --noise-multiplier 22.37 --delta 1e-5 \\
-                    --num-runs 1000 --seconds-per-run 30
+      dpcanary plan --sample-rate 1 --num-steps 500 --noise-multiplier 22.37 \\
+                    --delta 1e-5 --num-runs 1000 --seconds-per-run 30
       dpcanary plan --from pilot.csv --exceed 4 --delta 1e-5
       dpcanary plan --config results/my/audit.yaml
     """

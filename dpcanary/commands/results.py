@@ -37,20 +37,18 @@ def verify(
     folder: Folder,
     replay: Annotated[
         int,
-        typer.Option(
-            min=0, help="Train so many shards and other models anew as well, drawn at random."
-        ),
+        typer.Option(min=0, help="Also retrain so many shards and other models, drawn at random."),
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     cores: Cores = None,
     as_json: Json = False,
 ) -> None:
-    """Make every number of an experiment anew from its shards, and compare.
+    """Recompute every number of an experiment from its shards, and compare.
 
-    Datasets, canaries, scores, bounds, accounting, the summary and the figures are made again
-    elsewhere, from the resolved config and what training has left. The exit status is 0 if all are
-    the same, 3 if one was changed, 4 if one is missing, 5 if one is of other settings, 6 if one
-    cannot be made anew.
+    Datasets, canaries, scores, bounds, accounting, the summary and the figures are recomputed in
+    another folder, from the resolved config and the outputs of training. The exit status is 0 if
+    all are equal, 3 if one was changed, 4 if one is missing, 5 if one has other settings, 6 if one
+    cannot be recomputed.
 
     \b
     Examples:
@@ -142,13 +140,14 @@ def release(
 ) -> None:
     """Make an archive from which others get the same bounds and figures, without training.
 
-    It holds what training has left, with hashes. A config beside it runs from the archive: bounds,
-    accounting, the summary and the figures are made anew, without data.
+    It holds the outputs of training, with hashes. A config beside it runs from the archive: bounds,
+    accounting, the summary and the figures are recomputed, without data.
 
     \b
     Examples:
       dpcanary release results/demo
-      dpcanary release results/demo --observations shards --output released/demo.zip
+      dpcanary release results/demo --observations shards \\
+                       --output released/demo.zip
     """
     from dpcanary.audits.release_making import release_results
 

@@ -77,7 +77,8 @@ def insert(
     \b
     Examples:
       dpcanary secrets insert secrets.json train.txt with_secrets.txt
-      dpcanary secrets insert secrets.json train.csv with_secrets.csv --column account
+      dpcanary secrets insert secrets.json train.csv with_secrets.csv \\
+                       --column account
     """
     from dpcanary.core.files import reading, write_text
     from dpcanary.secrets.drawn_secrets import Secrets

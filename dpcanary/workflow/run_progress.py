@@ -152,6 +152,7 @@ def in_words(seconds: float) -> str:
 
 
 _SECONDS_BETWEEN_LINES = 15.0
+_COUNTS_AND_TIMES = 60  # characters, at the most
 
 
 def make_display(*, interactive: bool) -> "_Bar | _Lines":
@@ -159,7 +160,7 @@ def make_display(*, interactive: bool) -> "_Bar | _Lines":
     return _Bar() if interactive else _Lines()
 
 
-def told(progress: WorkflowProgress, now: float) -> str:
+def times_in_words(progress: WorkflowProgress, now: float) -> str:
     """Times in words: how long the run has lasted, and how long it will."""
     left = progress.seconds_left(now)
     ending = f", about {in_words(left)} left" if left else ""
@@ -173,25 +174,29 @@ class _Times(ProgressColumn):
     progress: WorkflowProgress | None = None
 
     def render(self, task: Task) -> Text:
-        return Text(told(self.progress, time.time()) if self.progress else "")
+        return Text(times_in_words(self.progress, time.time()) if self.progress else "")
 
 
-def _line() -> Column:
-    return Column(no_wrap=True, overflow="ellipsis")
+def _line(ratio: int | None = None) -> Column:
+    return Column(no_wrap=True, overflow="ellipsis", ratio=ratio)
 
 
 class _Bar:
     """Shows progress as a bar on a terminal; messages appear above it."""
 
     def __init__(self) -> None:
+        console = Console(stderr=True, force_terminal=True)
         self._times = _Times(table_column=_line())
         self._bar = Progress(
-            BarColumn(24),
+            # Counts and times come first: the bar shrinks where there is little space, and what
+            # runs gets the rest.
+            BarColumn(min(24, max(4, console.width - _COUNTS_AND_TIMES))),
             TextColumn("{task.completed:.0f}/{task.total:.0f} jobs", table_column=_line()),
             self._times,
-            TextColumn("{task.description}", markup=False, style="dim", table_column=_line()),
-            console=Console(stderr=True, force_terminal=True),
+            TextColumn("{task.description}", markup=False, style="dim", table_column=_line(1)),
+            console=console,
             transient=True,
+            expand=True,
         )
 
     def show(self, progress: WorkflowProgress, now: float) -> None:
@@ -224,7 +229,7 @@ class _Lines:
         if not done and (now - self._last < _SECONDS_BETWEEN_LINES or not progress.current):
             return
         self._last = now
-        line = f"{progress.finished} of {progress.total} jobs, {told(progress, now)}"
+        line = f"{progress.finished} of {progress.total} jobs, {times_in_words(progress, now)}"
         self.message(line if done else f"{line}: {progress.current}")
 
     def message(self, text: str) -> None:

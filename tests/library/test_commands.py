@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from accounts import bounds_of, noise_for
 from scipy.stats import norm
 from typer.testing import CliRunner
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.cli import app
+from dpcanary.cli import app, main, with_options
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
@@ -81,7 +82,9 @@ def test_documented_commands_print_what_the_documents_say(command, output, tmp_p
     table_of().to_csv("scores.csv", index=False)
     name, *arguments = shlex.split(command)
     assert name == "dpcanary"
-    assert printed(*arguments) == output
+    text = printed(*arguments)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text == output
 
 
 def test_account_is_the_accountant_rounded_up():
@@ -621,7 +624,11 @@ assert not {{"torch", "pandas", "matplotlib"}} & {{*sys.modules}}
 
 def test_errors_are_one_line_and_an_exit_status():
     for arguments, status, start in [
-        (["account", *TRAINING, "--noise-multiplier", "-1"], 1, "error: noise_multiplier is -1.0;"),
+        (
+            ["account", *TRAINING, "--noise-multiplier", "-1"],
+            1,
+            "error: --noise-multiplier is -1.0;",
+        ),
         (["acount"], 2, "Usage"),
     ]:
         command = [sys.executable, "-c", "from dpcanary.cli import main; main()", *arguments]
@@ -630,6 +637,57 @@ def test_errors_are_one_line_and_an_exit_status():
         assert done.stderr.startswith(start)
         assert status == 2 or done.stderr.count("\n") == 1
     assert printed("--version").startswith("dpcanary 0.")
+
+
+def subcommands() -> list[list[str]]:
+    """The command itself, and all others with their own ones."""
+    found: list[list[str]] = [[]]
+    for name, command in typer.main.get_command(app).commands.items():
+        found.append([name])
+        found += [[name, other] for other in getattr(command, "commands", {})]
+    return found
+
+
+@pytest.mark.parametrize("names", subcommands(), ids=lambda names: " ".join(names) or "dpcanary")
+def test_help_fits_80_columns_and_divides_no_example(names, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    lines = printed(*names, "--help").splitlines()
+    assert max(map(len, lines)) <= 80
+    command = typer.main.get_command(app)
+    for name in names:
+        command = command.commands[name]
+    _, _, examples = (command.help or "").partition("\b\n")
+    shown = {line.strip() for line in lines}
+    for line in examples.splitlines():
+        assert line.strip() in shown
+
+
+def test_a_message_names_the_option_that_was_typed():
+    for text, typed, expected in (
+        ("hidden_sizes is 3; it must", ["audit", "--hidden-size", "3"], "--hidden-size is 3; it"),
+        ("config: audit a: delta: no", ["audit", "--delta=2"], "config: audit a: --delta: no"),
+        # Neither what was not typed, nor within other words and quotations.
+        ("sample_rate is 2; it must", ["audit", "--batch-size", "3"], "sample_rate is 2; it must"),
+        ("'delta' is new", ["audit", "--delta", "2"], "'delta' is new"),
+        ("my.delta is new", ["audit", "--delta", "2"], "my.delta is new"),
+        ("target_delta is new", ["audit", "--delta", "2"], "target_delta is new"),
+        ("delta is new", ["adit", "--delta", "2"], "delta is new"),
+    ):
+        assert with_options(text, typed).startswith(expected)
+
+
+def test_errors_are_wrapped_on_a_terminal_alone(monkeypatch):
+    """In a log, a message is one line."""
+    monkeypatch.setattr(sys, "argv", ["dpcanary", "results", f"{'long/' * 9}name"])
+    for is_terminal in (True, False):
+        stream = SimpleNamespace(isatty=lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(SystemExit) as end:
+            main()
+        lines = str(end.value).splitlines()
+        assert (len(lines) > 1) is is_terminal
+        assert not is_terminal or max(map(len, lines)) <= 80
 
 
 def test_account_prints_what_epsilons_mean():

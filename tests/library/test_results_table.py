@@ -273,7 +273,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     text = " ".join(run(12).split())
     assert before in text
     assert text.startswith(f"Nothing can be stated: {before}: epsilon may be below 1.00.")
-    assert re.search(r"1\.00 \(not .*valid\)", text)
+    assert re.search(r"\ba gradient 12 1\.00 .* \(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
     assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
     assert "audits of content" not in text  # it is not counted among those that show something

@@ -1,7 +1,9 @@
 """The progress of a run: what is counted, the time left, and Snakemake's messages in our words."""
 
 import heapq
+import io
 import logging
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -10,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from dpcanary.core.installation import SNAKEFILE
 from dpcanary.workflow import run_progress as shown
 from dpcanary.workflow.run_progress import WorkflowProgress, fraction_done, make_display
+from dpcanary.workflow.start import WithoutProfile
 from snakemake_logger_plugin_dpcanary import LogHandler
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -90,9 +94,9 @@ def test_the_time_left_follows_the_jobs_of_a_rule(plan, events, now, left):
 
 
 def test_what_is_said_of_times_and_of_what_still_runs():
-    assert shown.told(after({"train_shard": 3}, "0 start 1 train_shard"), 30) == "30 s"
+    assert shown.times_in_words(after({"train_shard": 3}, "0 start 1 train_shard"), 30) == "30 s"
     failed = after({"train_shard": 3}, "0 start 1 train_shard; 60 fail 1")
-    assert shown.told(failed, 60) == "1 min 0 s, about 2 min 0 s left, 1 failed"
+    assert shown.times_in_words(failed, 60) == "1 min 0 s, about 2 min 0 s left, 1 failed"
     two = "0 start 1 train_shard; 1 start 2 train_shard; 5 finish 2"
     assert after({"train_shard": 2}, two).current == "train_shard 1"
     assert shown.in_words(3599.6) == "1 h 0 min"
@@ -139,6 +143,40 @@ def test_the_bar_names_jobs_and_times(capsys, monkeypatch):
     printed = capsys.readouterr().err
     assert "0/2 jobs" in printed
     assert "Training [bold]" in printed
+
+
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_the_bar_fits_the_terminal_and_leaves_nothing_behind(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(shown.time, "time", lambda: 10_000.0)
+    progress, display = WorkflowProgress(), make_display(interactive=True)
+    progress.plan({"train_shard": 2_000}, 0.0)
+    for number in range(3):
+        progress.start(number, "train_shard", f"Training the models of {'audit-' * 9}", 0.0)
+    progress.fail(1, 5_000.0)
+    progress.finish(0, 10_000.0)
+    display.show(progress, 10_000.0)
+    display.close()
+    printed = capsys.readouterr().err
+    control = r"\x1b\[[0-9;?]*[A-Za-z]"
+    lines = re.split(r"[\r\n]+", re.sub(control, "", printed))
+    assert any("1/2000 jobs" in line for line in lines)
+    assert max(map(len, lines)) <= width
+    # The last thing that happens to the line is that it is erased.
+    _, _, after = printed.rpartition("\x1b[2K")
+    assert re.sub(control, "", after).strip() == ""
+
+
+def test_the_line_on_the_workflows_own_profile_is_left_out():
+    stream = io.StringIO()
+    filtered = WithoutProfile(stream)
+    own, others = (f"Using workflow specific profile {SNAKEFILE.parent}", "Using profile mine")
+    print("before", file=filtered)
+    print(f"{own} for setting default command line arguments.", file=filtered)
+    print(f"{others} and workflow specific profile x", file=filtered)
+    print(file=filtered)
+    filtered.flush()
+    assert stream.getvalue() == f"before\n{others} and workflow specific profile x\n\n"
 
 
 COMMAND = 'RuleException:\nCalledProcessError in file "/x/rules/training.smk", line 64:\nCommand'
