@@ -183,8 +183,7 @@ def audit(
         keys={"canary": canaries if len(canaries) > 1 else canaries[0], **keys},
     )
     written = f"results/{own_name}/{COST if cost else CONFIG}"
-    typer.echo(f"{wrapped(data.described)}
-Config: {written}", err=True)
+    typer.echo(f"{wrapped(data.described)}\nConfig: {written}", err=True)
     results = run_audit(
         config,
         root=Path.cwd(),

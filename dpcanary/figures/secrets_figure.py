@@ -51,7 +51,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
         titles=[""] * table["sweep"].nunique(),
         panel_size=(3.4, 3.1),
         legend=[
-            ["proven ε (lower bound), by the ε that is accounted for a record:", *looks.values()],
+            ["audited ε (lower bound), by the ε that is accounted for a record:", *looks.values()],
             [_DOTTED | {"color": "black", "label": "accounted ε of all copies of a secret"}],
         ],
         notes=[note, _bounds_note(rows, table), _fixed_note(table)],
@@ -67,7 +67,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
             axes.plot(curve["value"], curve[_ACCOUNTED], color=look["color"], **_DOTTED)
         value_ticks(axes, panel["value"])
         axes.set_xlabel(_AXES[axis])
-    # What is accounted for many copies may be far above all that is proven.
+    # What is accounted for many copies may be far above all that is shown.
     highest = max(table["epsilon"].max(), table[_ACCOUNTED].min())
     for axes in grid:  # after all, because they share their scale
         axes.set_ylim(0, 1.1 * highest)
