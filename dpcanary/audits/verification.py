@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
 from dpcanary.audits.workflow_run import run_config
 from dpcanary.core.files import read_arrays, read_json, sha256_of_file, write_text
+from dpcanary.core.printing import wrapped
 from dpcanary.core.provenance import CRATE, KEY, VERIFIED, as_json, origins_in
 from dpcanary.core.sealed_tables import CHECKSUM, read_sealed_table, write_sealed_object
 from dpcanary.errors import AccountingError, InputError
@@ -94,14 +95,16 @@ class Verification:
 
     def __str__(self) -> str:
         lines = [
-            f"{one.status:<12}  {one.file}" + (f": {one.detail}" if one.detail else "")
+            wrapped(
+                one.file + (f": {one.detail}" if one.detail else ""), start=f"{one.status:<12}  "
+            )
             for one in self.files
             if one.status not in ("same", "close")
         ]
         counts = {name: sum(one.status == name for one in self.files) for name in STATUSES}
         told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         if self.error:
-            lines.append(self.error)
+            lines.append(wrapped(self.error))
         verdict = (
             f"Every number is what {self.archive or 'its shards'} give{'s' * bool(self.archive)}."
             if not self.exit_status
@@ -114,7 +117,8 @@ class Verification:
             if not self.archive
             else f"What {self.archive} holds was read as it is."
         )
-        return "\n".join([*lines, *([""] if lines else []), verdict, scope, trained])
+        texts = map(wrapped, (verdict, scope, trained))
+        return "\n".join([*lines, *([""] if lines else []), *texts])
 
 
 def verify_results(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpcanary.commands.training_options import Cores, Json
-from dpcanary.core.printing import print_json
+from dpcanary.core.printing import print_answer, print_json
 from dpcanary.experiment.release import Released
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an experiment, such as results/demo.")]
@@ -58,17 +58,16 @@ def verify(
     from dpcanary.audits.verification import verify_results
 
     found = verify_results(folder, replay=replay, seed=seed, cores=cores)
-    if as_json:
-        print_json(
-            {
-                "exit_status": found.exit_status,
-                "files": [vars(one) for one in found.files],
-                "replayed": found.replayed,
-                "error": found.error,
-            }
-        )
-    else:
-        print(found)
+    print_answer(
+        {
+            "exit_status": found.exit_status,
+            "files": [vars(one) for one in found.files],
+            "replayed": found.replayed,
+            "error": found.error,
+        },
+        str(found),
+        as_json=as_json,
+    )
     if found.exit_status:
         raise typer.Exit(found.exit_status)
 
@@ -118,10 +117,11 @@ def report(
         path = output or folder / "report.html"
         found = report_of_experiment(folder)
     write_report(path, found, author=author)
-    if as_json:
-        print_json({"report": str(path), "answer": found.headline.answer})
-        return
-    print(f"Open {path} in a browser.")
+    print_answer(
+        {"report": str(path), "answer": found.headline.answer},
+        f"Open {path} in a browser.",
+        as_json=as_json,
+    )
 
 
 def release(
@@ -152,14 +152,15 @@ def release(
     from dpcanary.audits.release_making import release_results
 
     made = release_results(folder, observations=observations, output=output)
-    if as_json:
-        print_json({**vars(made), "archive": str(made.archive), "config": str(made.config)})
-        return
-    print(f"{made.archive}: {observations} in {made.files:,} files, {made.bytes / 1e6:,.1f} MB")
-    print(f"SHA-256: {made.sha256}")
     place, config = (shlex.quote(str(path)) for path in (made.config.parent, made.config.name))
     there = "" if place == "." else f"cd {place} && "
-    print(f"All else is made again, best in another folder, by: {there}dpcanary run {config}")
+    print_answer(
+        {**vars(made), "archive": str(made.archive), "config": str(made.config)},
+        f"{made.archive}: {observations} in {made.files:,} files, {made.bytes / 1e6:,.1f} MB\n"
+        f"SHA-256: {made.sha256}\n"
+        f"All else is recomputed, best in another folder, by: {there}dpcanary run {config}",
+        as_json=as_json,
+    )
 
 
 def crate(
@@ -184,7 +185,8 @@ def crate(
     from dpcanary.audits.ro_crate import write_crate
 
     path = write_crate(folder, license=license, authors=author or ())
-    if as_json:
-        print_json({"description": str(path)})
-        return
-    print(f"{path} describes the folder. Archive it as it is, without logs/.")
+    print_answer(
+        {"description": str(path)},
+        f"{path} describes the folder. Archive it as it is, without logs/.",
+        as_json=as_json,
+    )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpcanary.commands.training_options import Cores, Json
-from dpcanary.core.printing import print_json
+from dpcanary.core.printing import print_answer, print_json
 from dpcanary.errors import InputError
 
 _FILES = ("config.yaml", "README.md")
@@ -40,11 +40,12 @@ def init(
         raise InputError(f"{folder} already has {', '.join(there)}; nothing was written")
     for name, text in texts.items():
         write_text(folder / name, text)
-    if as_json:
-        print_json({"folder": str(folder), "files": [*texts]})
-        return
-    print(f"Written: {', '.join(shlex.quote(str(folder / name)) for name in texts)}")
-    print(f"Edit the config, then: cd {shlex.quote(str(folder))} && dpcanary run config.yaml")
+    print_answer(
+        {"folder": str(folder), "files": [*texts]},
+        f"Written: {', '.join(shlex.quote(str(folder / name)) for name in texts)}\n"
+        f"Edit the config, then: cd {shlex.quote(str(folder))} && dpcanary run config.yaml",
+        as_json=as_json,
+    )
 
 
 def run(

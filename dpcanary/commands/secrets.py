@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.commands.training_options import Json
-from dpcanary.core.printing import print_json, print_text
+from dpcanary.core.printing import print_answer, wrapped
 from dpcanary.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,14 +51,15 @@ def draw(
     drawn = Secrets.draw(law, count, template=template, num_candidates=num_candidates)
     drawn.write(output)
     numbers = {"num_secrets": count, "values": law.size, "num_candidates": drawn.num_candidates}
-    if as_json:
-        print_json({**numbers, "digest": drawn.digest, "time": drawn.time})
-        return
-    print_text(
+    text = wrapped(
         f"{output}: {count:,} secrets of {law.size:,} values each, {drawn.num_candidates:,} of"
         f" which will be ranked. Drawn at {drawn.time}. Keep the file out of the training data."
     )
-    print(f"SHA-256: {drawn.digest}")
+    print_answer(
+        {**numbers, "digest": drawn.digest, "time": drawn.time},
+        f"{text}\nSHA-256: {drawn.digest}",
+        as_json=as_json,
+    )
 
 
 @secrets.command(no_args_is_help=True)
@@ -105,10 +106,11 @@ def insert(
         filled = drawn.insert_into_table(table, column)
         text, length = filled.to_csv(sep=separator, index=False), len(filled)
     write_text(output, text)
-    if as_json:
-        print_json({"output": str(output), "records": length, "num_secrets": len(drawn.values)})
-        return
-    print(f"{output}: {length:,} records, {len(drawn.values) * copies:,} of which hold a secret")
+    print_answer(
+        {"output": str(output), "records": length, "num_secrets": len(drawn.values)},
+        f"{output}: {length:,} records, {len(drawn.values) * copies:,} of which hold a secret",
+        as_json=as_json,
+    )
 
 
 @secrets.command(no_args_is_help=True)
@@ -149,14 +151,15 @@ def rank(
     ranking = drawn.rank(_score(model, reference, masked))
     ranking.write(output)
     first, exposure = int((ranking.ranks == 1).sum()), float(ranking.exposures.mean())
-    if as_json:
-        print_json({"output": str(output), "ranked_first": first, "exposure": exposure})
-        return
-    print_text(
+    text = wrapped(
         f"{output}: {first:,} of {len(ranking.ranks):,} secrets are ranked first among"
         f" {ranking.num_candidates:,} candidates; mean exposure {exposure:.1f} bits."
     )
-    print(f"The bound: dpcanary estimate --ranks {output} --delta 1e-6")
+    print_answer(
+        {"output": str(output), "ranked_first": first, "exposure": exposure},
+        f"{text}\nThe bound: dpcanary estimate --ranks {output} --delta 1e-6",
+        as_json=as_json,
+    )
 
 
 def _law(digits: int | None, bits: int | None, words: Path | None, num_words: int) -> "Law":

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dpcanary.core.printing import table_lines, wrapped
 from dpcanary.core.program_messages import progress
 from dpcanary.costs.jobs import JobList
 from dpcanary.costs.probes import measured
@@ -53,7 +54,8 @@ def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Iterable[str]) -> str
     gpu, core, disk = (float(costs[column].sum()) for column in _SUMMED[-3:])
     hours = f"{f'{_two_digits(gpu)} GPU-hours and ' if gpu else ''}{_two_digits(core)} core-hours"
     said = f"In all {hours} and {_in_units(disk, _SIZES)} of disk: {_duration(costs, num_cores)}."
-    return "\n".join(["\n\n".join([*map(_shown, tables), said]), *_small_shards(costs), *notes])
+    lines = [*_small_shards(costs), *notes]
+    return "\n".join(["\n\n".join([*map(_shown, tables), wrapped(said)]), *map(wrapped, lines)])
 
 
 def short_text_of(costs: pd.DataFrame, *, num_cores: int) -> str:
@@ -90,7 +92,11 @@ def _shown(table: pd.DataFrame) -> str:
     formats = dict.fromkeys(["audits", *_SUMMED], lambda number: f"{number:,}" if number else "-")
     formats |= {"GPU-hours": _two_digits, "core-hours": _two_digits}
     formats["disk"] = lambda size: _in_units(size, _SIZES)
-    return table.rename_axis(None).to_string(formatters=formats)
+    rows = [
+        (str(name), *(formats[column](value) for column, value in row.items()))
+        for name, row in table.to_dict("index").items()
+    ]
+    return "\n".join(table_lines(("", *table.columns), rows))
 
 
 def _in_units(amount: float, units: Sequence[tuple[str, float]]) -> str:

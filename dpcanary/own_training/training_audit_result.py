@@ -14,10 +14,11 @@ from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adj
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.of_opacus import guaranteed_in_passes, without_poisson_sampling
 from dpcanary.accounting.phases import Phase, account_phases
-from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.optional_packages import require
-from dpcanary.core.printing import confidence_in_words, rounded_down, rounded_up, wrapped
+from dpcanary.core.printing import rounded_up, wrapped
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.bound_in_words import bound_in_words, quotable
 from dpcanary.estimation.hints import hint_of_zero
 from dpcanary.estimation.lower_bound import EpsilonEstimate
 from dpcanary.estimation.power import ClaimTest, assess_claim, assess_claim_anytime
@@ -239,18 +240,19 @@ class OwnAudit:
 
     def __str__(self) -> str:
         bound = self.estimate
-        name = ADJACENCIES[self.adjacency]
-        level = confidence_in_words(bound.significance)
-        confidence = f"{level} confidence; " if bound.is_valid else ""
+        sentence = bound_in_words(
+            bound.epsilon_lower,
+            delta=bound.delta,
+            significance=bound.significance,
+            assumption=bound.assumption,
+            is_valid=bound.is_valid,
+            adjacency=self.adjacency,
+        )
         lines = [
+            quotable(sentence, epsilon_lower=bound.epsilon_lower, is_valid=bound.is_valid),
             f"{len(self.scores.world0):,} models of world 0 and {len(self.scores.world1):,} of"
-            f" world 1, {self.seconds:,.0f} seconds of training",
-            f"{'shown:    ' if bound.is_valid else 'NOT VALID:'} epsilon >="
-            f" {rounded_down(bound.epsilon_lower)} under {name} adjacency, at delta"
-            f" {bound.delta:g} ({confidence}rule {bound.threshold_rule}, conversion"
-            f" {bound.conversion.value})",
-            f"if this holds: {bound.assumption}",
-            f"proof of the rule: {state_of_proof(bound.proof)}",
+            f" world 1, {self.seconds:,.0f} seconds of training; rule {bound.threshold_rule}"
+            f" ({state_of_proof(bound.proof)}), conversion {bound.conversion.value}",
         ]
         return "\n".join(map(wrapped, [*lines, *self._accounted_lines(), *self._hint_lines()]))
 

@@ -31,7 +31,7 @@ class WithoutProfile:
 
 
 if __name__ == "__main__":
-    sys.stderr = WithoutProfile(sys.stderr)  # type: ignore[assignment]
+    sys.stderr = WithoutProfile(sys.stderr)
     try:
         runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:

@@ -197,9 +197,9 @@ def begun(tmp_path, monkeypatch):
     return configs
 
 
-def audited(*options: str) -> str:
+def audited(*options: str, steps: tuple[str, ...] = ("--num-steps", "20")) -> str:
     command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
-    done = CliRunner().invoke(app, [*command, "--num-steps", "20", *options])
+    done = CliRunner().invoke(app, [*command, *steps, *options])
     return " ".join(re.sub("[│╭╮╰╯─]", " ", done.output).split())
 
 
@@ -254,6 +254,25 @@ def test_a_quick_audit_takes_other_canaries_and_no_other_number(begun):
     assert begun[0]["experiment"] == "mine"
     assert "give --num-runs or --quick, not both" in audited("--quick", "--num-runs", "1000")
     assert len(begun) == 1
+
+
+def test_batches_and_epochs_are_of_the_private_records(begun):
+    """As in `dpcanary account`: 7 passes over 800 records in Poisson samples of 60 on average."""
+    audited("--num-records", "800", "--batch-size", "60", steps=("--epochs", "7"))
+    audit = begun[0]["audits"]["audit"]
+    assert audit["sample_rate"] == 0.075
+    assert audit["num_steps"] == 94  # 93.3: a part of a step counts
+    audited("--sample-rate", "0.5", steps=("--epochs", "7"))
+    assert begun[1]["audits"]["audit"]["num_steps"] == 14
+    assert begun[1]["audits"]["audit"]["sample_rate"] == 0.5
+    for options, steps, message in (
+        (["--batch-size", "60", "--sample-rate", "1.0"], ("--epochs", "7"), "or --batch-size, not"),
+        (["--epochs", "7"], ("--num-steps", "3"), "give either --num-steps or --epochs"),
+        ([], (), "give either --num-steps or --epochs"),
+        (["--num-records", "50", "--batch-size", "60"], ("--epochs", "7"), "at most --num-records"),
+    ):
+        assert message in audited(*options, steps=steps)
+    assert len(begun) == 2
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a b", "a\n", "\na", "ä"])

@@ -408,6 +408,7 @@ BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_pe
       for name, must_be, *values in NUMBERS for value in values),
     *(({"record_steps": (step,)}, f"^record_steps is {step}; .* whole number of at least 1$")
       for step in (0, 1.5)),
+    ({"record_steps": 1.5}, r"^record_steps is 1\.5; .* whole number of at least 1$"),
     *(({"record_steps": steps}, "^record_steps must ascend from 1; they are ")
       for steps in ((3, 1), (2, 2), ())),
     ({"batch_size": 10},
