@@ -18,19 +18,15 @@ from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame, value_ticks
 from dpcanary.figures.notes import (
     audited_heading,
-    conversion_in_words,
+    bounds_note,
     data_note,
     distance_in_words,
     epsilon_label,
-    means_in_words,
-    number_range,
     rule_in_words,
     shared_note,
-    slots_in_words,
-    stated_confidence,
 )
 from dpcanary.figures.panels import panels_of, settings_in_words
-from dpcanary.figures.rows import OF_ESTIMATES, is_trained, over_repeats, shown_rows
+from dpcanary.figures.rows import OF_ESTIMATES, over_repeats, shown_rows
 
 # What may be on the axis, and its label.
 LABELS = {
@@ -124,7 +120,7 @@ def draw_bounds_figure(
             note,
             "" if accounted else "No accounted ε is finite",
             "The heuristic is not known here" if heuristic and _HEURISTIC not in finite else "",
-            _bounds_note(rows, hold, note),
+            bounds_note(rows, note, of=_HOLD[hold]),
             _limits_note(pd.concat(audited), rows),
             data_note(rows),
         ],
@@ -300,19 +296,6 @@ def _marker_legend() -> list[dict[str, Any] | str]:
         grey | {"label": "jointly with those of its curve"},
         grey | {"markerfacecolor": "white", "label": "alone"},
     ]
-
-
-def _bounds_note(rows: pd.DataFrame, hold: str, note: str) -> str:
-    """What the lower bounds assume, in one sentence."""
-    valid = rows["is_valid"]
-    rule = str((rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0])
-    confidence = stated_confidence(rows, note, of=_HOLD[hold]) if valid.any() else ", NOT valid"
-    runs = "models" if is_trained(rows).any() else "runs"
-    return (
-        f"Lower bounds: {rule_in_words(rule)}, {conversion_in_words(rows)}{confidence},"
-        f" R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
-        f"{means_in_words(rows)}"
-    )
 
 
 def _limits_note(points: pd.DataFrame, rows: pd.DataFrame) -> str:

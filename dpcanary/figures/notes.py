@@ -107,6 +107,28 @@ def distance_in_words(rows: pd.DataFrame) -> str:
     )
 
 
+def bounds_note(
+    rows: pd.DataFrame, note: str, *, of: str = "each point alone", errors: bool = True
+) -> str:
+    """What the lower bounds of a figure with this note assume, in one sentence.
+
+    Args:
+        rows: of a valid rule, and of one that is not valid; or of either.
+        note: the user's.
+        of: of what the confidence is.
+        errors: whether error bars are drawn.
+    """
+    valid = rows[rows["is_valid"]]
+    used = rows if valid.empty else valid
+    confidence = ", NOT valid" if valid.empty else stated_confidence(rows, note, of=of)
+    one = f", {conversion_in_words(rows)}" if rows["conversion"].nunique() == 1 else ""
+    return (
+        f"Lower bounds: {rule_in_words(str(used['threshold_rule'].iloc[0]))}{one}{confidence}, R ="
+        f" {number_range(rows['num_runs'])} {'models' if is_trained(rows).any() else 'runs'}"
+        f"{slots_in_words(rows)}{means_in_words(rows, errors=errors)}"
+    )
+
+
 def audited_heading(note: str) -> str:
     """The heading of audited bounds in a legend, of a figure with this note."""
     return "audited ε (NOT valid, see the note):" if is_marked(note) else "audited ε (lower bound):"

@@ -20,14 +20,7 @@ from dpcanary.experiment.summary import LINES, PANELS, SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Profile
 from dpcanary.figures.layout import draw_band, make_frame
-from dpcanary.figures.notes import (
-    data_note,
-    means_in_words,
-    number_range,
-    rule_in_words,
-    shared_note,
-    stated_confidence,
-)
+from dpcanary.figures.notes import bounds_note, data_note, number_range, shared_note
 from dpcanary.figures.panels import known_batches, panels_of, settings_in_words
 from dpcanary.figures.rows import valid_rows
 
@@ -193,7 +186,7 @@ def draw_privacy_profile(
                 _DELTA | {"label": f"δ = {style.number(delta)}"},
             ],
         ],
-        notes=[note, _bound_note(rows, note), data_note(rows)],
+        notes=[note, bounds_note(rows, note, errors=False), data_note(rows)],
         caption=[
             f"Assumption: {rows['assumption'].iloc[0]}.",
             shared_note(rows, panels, needed=True),
@@ -206,15 +199,6 @@ def draw_privacy_profile(
         inside = table["audit"].isin(place.of(rows)["audit"])
         _draw_profiles(axes, table[inside], looks)
     return figure, table
-
-
-def _bound_note(rows: pd.DataFrame, note: str) -> str:
-    rule = str(rows["threshold_rule"].iloc[0])
-    return (
-        f"Audited: Gaussian curve of the lower bound on μ, {rule_in_words(rule)}"
-        f"{stated_confidence(rows, note)}, R = {number_range(rows['num_runs'])} models"
-        f"{means_in_words(rows, errors=False)}"
-    )
 
 
 def _profile_table(set_up: _SetUp, profiles: Mapping[str, Mapping[str, Profile]]) -> pd.DataFrame:

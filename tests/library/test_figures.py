@@ -248,7 +248,7 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
     (axes,) = figure.axes
     assert sum(line.get_color() == "black" for line in axes.get_lines()) == 2
     assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*legend(figure)}
-    assert "simultaneous rule, 95 % confidence" in below(figure)
+    assert "simultaneous rule, GDP conversion, 95 % confidence" in below(figure)
     assert "mean of 3 repeats" in below(figure)
     assert "Assumption: the curve is Gaussian." in figure.get_label()
     # Accounted profiles that differ have the colours of their set-ups.

@@ -12,13 +12,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, make_frame
-from dpcanary.figures.notes import (
-    audited_heading,
-    epsilon_label,
-    means_in_words,
-    rule_in_words,
-    stated_confidence,
-)
+from dpcanary.figures.notes import audited_heading, bounds_note, epsilon_label
 from dpcanary.figures.rows import over_repeats
 from dpcanary.papers.cebere.landscape_law import Law, exact_law
 from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
@@ -30,6 +24,9 @@ _OF_CONVERSION = {
     Conversion.GDP.value: ("exact_gdp", "GDP conversion: as if the curve were Gaussian"),
     Conversion.DIRECT.value: ("exact", "Direct conversion: no assumption"),
 }
+_ONLY_DIRECT = (
+    "Only direct conversion bounds the ε of the final model where its curve is not Gaussian"
+)
 _AXES = {"step": "training step", "landscape_threshold": "threshold h of the landscape / C"}
 _MOST_MARKERS = 7
 # Columns of the summary, and the headings of their panels.
@@ -75,7 +72,7 @@ def draw_hidden_state(
                 grey | {"label": "exact, final model"},
             ],
         ],
-        notes=[note, _bounds_note(summary, note)],
+        notes=[note, bounds_note(summary, note), _ONLY_DIRECT],
         headings=[_OF_CONVERSION[one][1] for one in conversions],
         labels=(_AXES[axis], epsilon_label(summary)),
     )
@@ -143,15 +140,6 @@ def _draw_epsilons(
         shown = curve.iloc[:: max(1, (len(curve) - 1) // (_MOST_MARKERS - 1))]
         draw_line(axes, shown, axis, look | {"linestyle": "none", "elinewidth": 0.8, "capsize": 0})
     axes.set_ylim(bottom=0.0)
-
-
-def _bounds_note(summary: pd.DataFrame, note: str) -> str:
-    rule = rule_in_words(str(summary["threshold_rule"].iloc[0]))
-    return (
-        f"Lower bounds: {rule}{stated_confidence(summary, note)}, R ="
-        f" {summary['num_runs'].max():,} runs{means_in_words(summary)}. Only direct conversion"
-        " bounds the ε of the final model where its curve is not Gaussian"
-    )
 
 
 @style.applied()

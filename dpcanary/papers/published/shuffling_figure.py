@@ -11,15 +11,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame
-from dpcanary.figures.notes import (
-    audited_heading,
-    conversion_in_words,
-    epsilon_label,
-    means_in_words,
-    number_range,
-    rule_in_words,
-    stated_confidence,
-)
+from dpcanary.figures.notes import audited_heading, bounds_note, epsilon_label
 from dpcanary.figures.rows import check_agree, last_rows, over_repeats
 from dpcanary.training.training_settings import Sampling
 
@@ -68,7 +60,7 @@ def draw_shuffling(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd
             [audited_heading(note), *_present(_AUDITED, table), *_zero(table)],
             ["ε:", *_present(_ACCOUNTED, table)],
         ],
-        notes=[note, _bounds_note(rows, note), _setting(shuffled)],
+        notes=[note, bounds_note(rows, note), _setting(shuffled)],
         labels=("noise multiplier σ", epsilon_label(rows)),  # noqa: RUF001
         sharey=True,
     )
@@ -151,14 +143,6 @@ def _draw(axes: Axes, points: pd.DataFrame) -> None:
     axes.set_yscale("log")
     log_ticks(axes, axis="x")
     log_ticks(axes, axis="y")
-
-
-def _bounds_note(rows: pd.DataFrame, note: str) -> str:
-    return (
-        f"Lower bounds: {rule_in_words(str(rows['threshold_rule'].iloc[0]))},"
-        f" {conversion_in_words(rows)}{stated_confidence(rows, note)}, R ="
-        f" {number_range(rows['num_runs'])} runs{means_in_words(rows)}"
-    )
 
 
 def _setting(shuffled: "pd.Series[Any]") -> str:
