@@ -1,4 +1,4 @@
-"""Every kind of damage to every kind of file is refused, recomputed or harmless, and none silent."""
+"""Damage to any kind of file is refused, recomputed or harmless, and never silent."""
 
 from pathlib import Path
 
