@@ -1,4 +1,4 @@
-"""All kinds of damage to all kinds of files are refused, recomputed or harmless, never silent."""
+"""Damage to any kind of file is refused, recomputed or harmless, and never silent."""
 
 from pathlib import Path
 
