@@ -127,7 +127,7 @@ def _rows_of_ranks(
                 conversion=conversion,
                 rule=rule,
                 adjacency=stage.adjacency,
-                mechanism=_mechanism(stage, scores, scores.step[index], conversion),
+                mechanism=_mechanism(stage, scores, int(scores.step[index]), conversion),
             )
             of_threshold = {"slot": None, "num_looks": 1, "threshold_rule": rule.value}
             row = _place(scores, repeat, index) | vars(estimate) | of_threshold
