@@ -241,8 +241,8 @@ _KINDS = (
         draw="dpcanary.figures.secrets_figure:draw_secrets_figure",
         caption=(
             "What ranks of secrets show. Each secret was one of some values, all equally likely,"
-            " and an attacker who sees all noisy gradients ranked these values. There is a panel"
-            " for each sweep, along the quantity that it varies, and a line for each noise.",
+            " and an attacker ranked these values. There is a panel for each sweep, along the"
+            " quantity that it varies, and a line for each noise.",
             "Markers are lower bounds on epsilon. Each is the mean over repeats; bars are two"
             " standard errors.",
             "Dotted lines are what is accounted under substitute adjacency for all copies of a"

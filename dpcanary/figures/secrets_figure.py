@@ -96,11 +96,9 @@ def _axis(rows: pd.DataFrame, sweep: str) -> str:
 
 def _labels(table: pd.DataFrame) -> dict[float, str]:
     """What is accounted for one record, by the noise; the noise where no audit has one copy."""
-    of_one = table[table["num_copies"] == 1].groupby(_NOISE)[_ACCOUNTED].first()
-    return {noise: f"σ = {noise:.3g}" for noise in table[_NOISE]} | {  # noqa: RUF001
-        float(noise): f"{epsilon:.3g}"
-        for noise, epsilon in zip(of_one.index.to_numpy(), of_one, strict=True)
-    }
+    labels = {noise: f"σ = {noise:.3g}" for noise in table[_NOISE]}  # noqa: RUF001
+    of_one = table.loc[table["num_copies"] == 1, [_NOISE, _ACCOUNTED]].to_numpy()
+    return labels | {noise: f"{epsilon:.3g}" for noise, epsilon in of_one}
 
 
 def _bounds_note(rows: pd.DataFrame, table: pd.DataFrame) -> str:

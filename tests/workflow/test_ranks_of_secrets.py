@@ -27,7 +27,12 @@ def miniature() -> dict:
         assert all(isinstance(audit[key], list) for key in swept)
         audit |= {"target_epsilon": [4.0], "num_repeats": REPEATS, **SWEPT[name]}
         audit |= {"runs_per_shard": 10}
-    return {**content, "experiment": "tiny"}
+    content["audits"]["labels"] = {
+        "canary": "random_label", "dataset": "digits", "sample_rate": 0.5, "target_epsilon": 4.0,
+        "num_steps": 4, "num_slots": 10, "num_runs": 2, "num_repeats": 2,
+    }  # fmt: skip
+    datasets = {"digits": {"source": "digits", "num_records": 60}}
+    return {**content, "experiment": "tiny", "datasets": datasets}
 
 
 @pytest.mark.long
@@ -36,6 +41,11 @@ def test_ranks_of_secrets_become_bounds_a_figure_and_a_report(tmp_path):
     printed = project.run()
     assert "secret" in printed
     summary = pd.read_csv(project.results / "summary.tsv", sep="\t", comment="#")
+    labels = summary[summary["sweep"] == "labels"]
+    assert len(labels) == 2 * 2
+    assert {*labels["num_candidates"]} == {10}  # the classes of digits
+    assert labels[["exposure", "epsilon_lower", "test_accuracy"]].notna().all(axis=None)
+    summary = summary[summary["sweep"] != "labels"]
     assert len(summary) == 6 * REPEATS * 2
     assert {*summary["threshold_rule"]} == {"mahloujifar", "bits"}
     accounted = summary.groupby("num_copies")["epsilon_upper_substitute"].unique()
