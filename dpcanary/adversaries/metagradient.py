@@ -1,6 +1,6 @@
 """Canaries by metagradient descent (Boglioni et al., 2025, Algorithm 5)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
@@ -209,7 +210,7 @@ def random_records(shape: Shape, count: int) -> Records:
     # The numbers repeat: drawing gigabytes would take longer than using them.
     size = (min(count, 4096), *shape.features)
     rng = np.random.default_rng(0)
-    block = rng.standard_normal(size, dtype=np.float32)
+    block: NDArray[Any] = rng.standard_normal(size, dtype=np.float32)
     if shape.num_ids:
         block = rng.integers(0, shape.num_ids, size)
     labels: Labels = np.arange(count) % shape.num_classes
