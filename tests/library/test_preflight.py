@@ -82,7 +82,9 @@ def test_ids_of_tokens_and_numbers_as_labels_fit_if_the_config_says_so(tmp_path)
     ids |= {"label_kind": "numbers", "standardised": False}
     own = {"model": "test_preflight:number_of_tokens", "loss": "squared_error"}
     check_experiment(parse_experiment(config(ids, **own)), device_is_here=False)
-    assert "to take records" not in refused(ids | {"standardised": True}, **own)
+    assert "keep them as they are: standardised: false" in refused(
+        ids | {"standardised": True}, **own
+    )
     assert "for 10 classes and loss cross_entropy it must be (2, 10)" in refused(
         DIGITS, model="test_preflight:two_outputs"
     )
