@@ -206,7 +206,7 @@ def test_loss_difference():
     assert loss_difference(model, **records) == pytest.approx(two - one, abs=1e-6)
     assert loss_difference(model, record0=(features[0], 2)) == pytest.approx(-one, abs=1e-6)
     assert model.training
-    with pytest.raises(InputError, match="squared_error needs a model of one output; .* has 4"):
+    with pytest.raises(InputError, match=r"squared_error needs a model of one output; .* has 4"):
         loss_difference(model, **records, loss="squared_error")
 
 
