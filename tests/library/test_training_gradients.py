@@ -274,17 +274,18 @@ def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(monkeypatc
 @pytest.mark.parametrize("name", ONE_OF_EACH_PATH)
 def test_records_of_any_scale_give_finite_sums_and_a_zero_gradient_is_not_divided_by(name):
     """Logits in the thousands saturate: some gradients are exactly 0."""
-    module = MODELS[name].module(3)
-    parameters = parameters_of(module, len(SIZES))
     for loss in Loss:
-        table = table_for(MODELS[name], 3, scale=1e4)
+        module = MODELS[name].module(loss.num_outputs(3))
+        parameters, numbers = parameters_of(module, len(SIZES)), not loss.is_of_classes
+        table = table_for(MODELS[name], loss.num_outputs(3), scale=1e4, numbers=numbers)
         for path in paths_of(name, module, table, loss).values():
             for batch in batches_from(table, SIZES).values():
                 sums, sizes = sums_of(path, parameters, batch, 1.5), batch.weights.sum(dim=1)
                 assert bool(sums.isfinite().all())
                 assert bool((sums.norm(dim=1) <= 1.5 * sizes * (1 + 1e-5)).all())
     # Nothing of a record reaches the logits, and the loss of class 0 is constant.
-    parameters, table = torch.zeros_like(parameters[:2]), table_for(MODELS[name], 3)
+    module, table = MODELS[name].module(3), table_for(MODELS[name], 3)
+    parameters = torch.zeros_like(parameters_of(module, 2))
     parameters[:, -3] = 200.0
     rows = (table.labels == 0).nonzero().squeeze(1)[:-1]  # all but the null record
     ones = torch.ones(2, len(rows))
