@@ -96,7 +96,8 @@ def check_experiment(experiment: Experiment, *, device_is_here: bool) -> None:
         of = experiment.audits[audit].dataset or ""
         if not settings.datasets[of].encoder:  # else the number of features is not known
             try:
-                _check_model(stage, sources[of])
+                dataset = settings.datasets[of]
+                _check_model(stage, sources[of], standardised=dataset.standardised)
             except InputError as error:
                 raise InputError(f"audits: {audit}: {error}") from None
 
@@ -161,7 +162,7 @@ def _models(experiment: Experiment) -> Iterator[tuple[str, TrainingStage]]:
                 yield name, stage
 
 
-def _check_model(stage: TrainingStage, source: Source) -> None:
+def _check_model(stage: TrainingStage, source: Source, *, standardised: bool) -> None:
     """Makes the model, and one of the user's own is tried on two records, as jobs do."""
     import torch
 
@@ -175,6 +176,8 @@ def _check_model(stage: TrainingStage, source: Source) -> None:
     if is_own(stage.model):
         check_parameters(module)
         features = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
+        if not standardised:
+            features = source.training.features[:2]
         table = table_of(Records(features, np.array([0, classes - 1])), [], torch.device("cpu"))
         dpsgd = mechanism_of(stage, record_steps=(1,), noise_multiplier=1.0)
         path_of(module, table, dpsgd=dpsgd, basis=None)

@@ -202,7 +202,9 @@ def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
     Raises:
         InputError: if a user's own file is missing or wrong, or texts have no encoder.
     """
-    source = KNOWN_SOURCES.get(dataset.source) or _own_source(dataset)
+    source, num_ids = KNOWN_SOURCES.get(dataset.source), 0
+    if source is None:
+        source, num_ids = _own_source(dataset)
     features = (_num_features(dataset.encoder, folder),) if dataset.encoder else source.shape
     if not features:
         raise InputError(
@@ -218,7 +220,8 @@ def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
         auxiliary = dataset.num_auxiliary or others
         test = min(source.num_test, dataset.num_test or source.num_test)
     num_source = training + (source.num_test or 0)
-    return Shape(dataset.num_records, auxiliary, test, features, source.num_classes, num_source)
+    counts = (dataset.num_records, auxiliary, test)
+    return Shape(*counts, features, source.num_classes, num_ids, num_source)
 
 
 def _num_features(encoder: str, folder: Path | None) -> int:
@@ -230,10 +233,13 @@ def _num_features(encoder: str, folder: Path | None) -> int:
     return _NUM_FEATURES.get(Path(encoder).name, _USUAL_NUM_FEATURES)
 
 
-def _own_source(dataset: Dataset) -> KnownSource:
-    """A user's own file, whose shape is known only after reading."""
+def _own_source(dataset: Dataset) -> tuple[KnownSource, int]:
+    """A user's own file, whose shape is known only after reading, and its number of ids, if any."""
     keys = ("label_column", "label_kind", "preparation", "image_size")
     records = load_source(dataset.source, **{key: getattr(dataset, key) for key in keys})
     test = None if records.test is None else len(records.test)
     shape = records.training.features.shape[1:]
-    return KnownSource(len(records.training), test, shape, records.num_classes, max_files=1)
+    has_ids = not dataset.standardised and records.training.features.dtype.kind in "iu"
+    num_ids = int(records.training.features.max()) + 1 if has_ids else 0
+    known = KnownSource(len(records.training), test, shape, records.num_classes, max_files=1)
+    return known, num_ids

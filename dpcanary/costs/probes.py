@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
@@ -21,7 +22,7 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import optimised_canaries
 from dpcanary.data.canaries import Canary, CanarySet, GradientCanary, InputCanary
 from dpcanary.data.observations import Observation
-from dpcanary.data.records import Records, Split
+from dpcanary.data.records import Labels, Records, Split
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import pretrain
@@ -69,7 +70,8 @@ Stage = TypeVar("Stage", bound=ReferenceStage)
 class Shape:
     """How many private, auxiliary and test records a dataset has, and the shape of one record.
 
-    `num_source`, the records of all parts of its source, affects no probe.
+    Labels are numbers if there is one class. Features are ids of tokens below `num_ids`, if it is
+    above 0. `num_source`, the records of all parts of its source, affects no probe.
     """
 
     num_records: int
@@ -77,6 +79,7 @@ class Shape:
     num_test: int
     features: tuple[int, ...]
     num_classes: int
+    num_ids: int = 0
     num_source: int = field(default=0, compare=False)
 
 
@@ -203,11 +206,17 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
 
 
 def random_records(shape: Shape, count: int) -> Records:
-    """Records with standard normal features, whose labels go through all classes in turn."""
+    """Records with random features, whose labels go through all classes, or 0 and 1, in turn."""
     # The numbers repeat: drawing gigabytes would take longer than using them.
     size = (min(count, 4096), *shape.features)
-    block = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
-    return Records(np.resize(block, (count, *shape.features)), np.arange(count) % shape.num_classes)
+    rng = np.random.default_rng(0)
+    block: NDArray[Any] = rng.standard_normal(size, dtype=np.float32)
+    if shape.num_ids:
+        block = rng.integers(0, shape.num_ids, size)
+    labels: Labels = np.arange(count) % shape.num_classes
+    if shape.num_classes == 1:
+        labels = (np.arange(count) % 2).astype(np.float32)
+    return Records(np.resize(block, (count, *shape.features)), labels)
 
 
 def neutral(stage: Stage, **changes: object) -> Stage:
@@ -319,7 +328,8 @@ def _crafted(probe: Probe, units: int) -> None:
     private = random_records(shape, max(shape.num_records, shape.num_classes))
     # Every slot needs an auxiliary record of its own.
     candidates = units if probe.unit == CraftingCost.NUM_AUXILIARY else 0
-    auxiliary = random_records(shape, max(candidates, stage.num_slots))
+    least = 1 if shape.num_classes > 1 else 2  # the extremes of numbers are canaries' labels
+    auxiliary = random_records(shape, max(candidates, stage.num_slots, least))
     labels = private.labels[: stage.num_slots].tolist()
     input_canaries = (
         InputCanary(private.features[slot], label, slot) for slot, label in enumerate(labels)

@@ -32,13 +32,18 @@ def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, s
         parts = ("labels", "auxiliary_labels", "test_labels")
         labels = read_npz(path, names=parts)
         private, auxiliary, test = (labels[part] for part in parts)
-        classes = 1 + max(int(part.max(initial=-1)) for part in labels.values())
+        has_classes = dataset.label_kind == "classes"
+        kinds = "labels that are numbers"
+        if has_classes:
+            kinds = f"{1 + max(int(part.max(initial=-1)) for part in labels.values())} classes"
+        scaled = ["features"] * dataset.standardised + ["labels"] * (not has_classes)
+        by = f" {' and '.join(scaled).capitalize()} are standardised by the auxiliary records."
         source = described_data(dataset.model_dump())
         yield (
             name,
-            f"{source}: {len(private):,} private records of {shape} features, {classes}"
-            f" classes; {len(auxiliary):,} auxiliary records of the adversary, {len(test):,} test"
-            " records. Features are standardised by the auxiliary records.",
+            f"{source}: {len(private):,} private records of {shape} features, {kinds};"
+            f" {len(auxiliary):,} auxiliary records of the adversary, {len(test):,} test records."
+            f"{by if scaled else ''}",
         )
 
 
@@ -57,7 +62,7 @@ def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     listed = ", ".join(map(str, targets[:_MOST_TARGETS]))
     more = len(targets) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""
-    label = f" (label {arrays['target_label'][0]})" if len(targets) == 1 else ""
+    label = f" (label {arrays['target_label'][0]:.4g})" if len(targets) == 1 else ""
     return f"row {listed}{several} of the source, counted from 0{label}"
 
 
@@ -209,7 +214,7 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
     last = summary.groupby("audit", sort=False).last()
     learnt: dict[str, list[str]] = {}
     for audit, row in last.iterrows():
-        learnt.setdefault(learnt_in_words(row), []).append(str(audit))
+        learnt.setdefault(learnt_in_words(row.to_dict()), []).append(str(audit))
     for text, names in learnt.items():
         if text:
             yield text if len(learnt) == 1 else f"{', '.join(names)}: {text}"

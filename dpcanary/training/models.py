@@ -106,13 +106,12 @@ def _own_module(
             raise InputError(f"model {reference} fails: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
-    try:
-        with torch.no_grad():
-            output_shape = tuple(module(torch.zeros(2, *shape)).shape)
-    except Exception as error:  # whatever the user's code raises
+    outputs = _outputs_for(module, shape)
+    if isinstance(outputs, Exception):
         raise InputError(
-            f"model {reference} cannot take records of shape {shape}: {error}"
-        ) from error
+            f"model {reference} cannot take records of shape {shape}: {outputs}"
+        ) from outputs
+    output_shape = tuple(outputs.shape)
     num_outputs = loss.num_outputs(num_classes)
     is_binary = loss is Loss.BINARY_CROSS_ENTROPY and num_classes == 2
     if output_shape != (2, num_outputs) and not (is_binary and output_shape == (2, 1)):
@@ -122,6 +121,20 @@ def _own_module(
             f" {loss} it must be (2, {num_outputs})"
         )
     return module
+
+
+def _outputs_for(module: nn.Module, shape: tuple[int, ...]) -> Tensor | Exception:
+    """Outputs for two records of zeros, real numbers or else ids of tokens; an error if neither."""
+    errors: list[Exception] = []
+    for dtype in (torch.float32, torch.int64):
+        try:
+            with torch.no_grad():
+                outputs: Tensor = module(torch.zeros(2, *shape, dtype=dtype))
+                _ = outputs.shape
+                return outputs
+        except Exception as error:  # whatever the user's code raises
+            errors.append(error)
+    return errors[0]
 
 
 _ACTIVATIONS = {
