@@ -153,7 +153,7 @@ def test_a_users_own_model_is_made_by_its_function():
     ("no_module", {}, rf"{__name__}:no_module returns no torch\.nn\.Module"),
     ("fails", {}, f"{__name__}:fails fails: KeyError: 'weights'"),
     ("own_perceptron", {"shape": (7,)}, r"cannot take records of shape \(7,\)"),
-    ("own_perceptron", {"num_classes": 4}, r"for 4 classes it must be \(2, 4\)"),
+    ("own_perceptron", {"num_classes": 4}, r"loss cross_entropy it must be \(2, 4\)"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_users_own_model_is_said(function, changes, message):
     with pytest.raises(InputError, match=message):
