@@ -8,17 +8,12 @@ from typing import Any
 import numpy as np
 
 from dpcanary.core.files import read_npz, write_atomically, write_text
-from dpcanary.data.own_files import holds_table
-from dpcanary.data.preparation import (
-    Look,
-    labels_of,
-    look_at,
-    preparation_of,
-    read_preparation,
-)
+from dpcanary.data.own_files import class_labels, holds_table
+from dpcanary.data.preparation import Look, look_at, preparation_of, rows_of
 from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
 from dpcanary.data.records import number_labels, records_from
-from dpcanary.data.sources import load_source
+from dpcanary.data.sources import check_labels, load_source
+from dpcanary.data.splitting import split_records
 from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import Settings
@@ -129,11 +124,17 @@ def _is_table(source: str) -> bool:
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """A user's table that was prepared: its records, the text of the file, and a look at it."""
+    """A user's table that was prepared.
+
+    Attributes:
+        records: of the table.
+        preparation: the text of the file that is to be written; None if it is there.
+        look: at the adversary's records; None if the file is there, which may have been edited.
+    """
 
     records: Source
-    preparation: str
-    look: Look
+    preparation: str | None
+    look: Look | None
 
 
 def prepared_source(
@@ -153,39 +154,45 @@ def prepared_source(
         label_kind: `classes` or `numbers`.
         num_records: private records; see `audited_data`.
         seed: by which records are private or the adversary's.
-        path: of the preparation. If it is there, made from the same records, it is used, as it may
-            have been edited.
+        path: of the preparation. If it is there, it is used, as it may have been edited.
 
     Raises:
-        InputError: if the source is not a table, or if something is in the way that a preparation
-            leaves to the user.
+        InputError: if the source is not a table, if something is in the way that a preparation
+            leaves to the user, or if the preparation that is there is for other records.
     """
     if not _is_table(source):
         raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
+    if path.exists():
+        records = read_source(
+            source, label_column=label_column, label_kind=label_kind, preparation=str(path)
+        )
+        data = audited_data(records, source=source, num_records=num_records)
+        try:  # whose records it was made from is compared
+            split_records(
+                records,
+                num_records=data.num_records,
+                balanced=data.balanced,
+                seed=seed,
+                standardised=False,
+            )
+        except InputError as error:
+            raise InputError(f"{path}: {error}, or give another --name") from None
+        return PreparedTable(records, None, None)
     table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
-    look = look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
-    if look.is_open:
-        raise look.refusal(prepared=True)
-    labels = labels_of(table[label_column], has_classes=has_classes)
-    rows = records_from(source, np.zeros((len(table), 1)), labels)
-    data = audited_data(Source(source, rows), source=source, num_records=num_records)
-    preparation = preparation_of(
+    columns: dict[str, Any] = {"path": Path(source), "label_column": label_column}
+    rows = rows_of(table, **columns, has_classes=has_classes)
+    data = audited_data(rows, source=source, num_records=num_records)
+    preparation, look = preparation_of(
         table,
-        path=Path(source),
-        label_column=label_column,
+        **columns,
         has_classes=has_classes,
         num_records=data.num_records,
         balanced=data.balanced,
         seed=seed,
     )
-    text = preparation.written(source)
-    if path.exists():
-        written = read_preparation(path)
-        is_same_table = written.columns.keys() == preparation.columns.keys()
-        if is_same_table and written.made_from == preparation.made_from:
-            preparation, text = written, path.read_text(encoding="utf-8")
-    records = preparation.applied(table, path=Path(source), label_column=label_column)
-    return PreparedTable(records, text, look)
+    records = preparation.applied(table, **columns)
+    check_labels(records)
+    return PreparedTable(records, preparation.written(source), look)
 
 
 def write_missing_preparations(settings: Settings, folder: Path) -> None:
@@ -205,7 +212,7 @@ def write_missing_preparations(settings: Settings, folder: Path) -> None:
         if not _is_table(str(path)):
             raise InputError(f"datasets.{name}: {path} is not a table; drop the key preparation")
         table = read_table_as_written(path, dataset.label_column)[: dataset.max_records]
-        preparation = preparation_of(
+        preparation, _ = preparation_of(
             table,
             path=path,
             label_column=dataset.label_column,
@@ -294,14 +301,17 @@ def _described(source: Source, data: AuditedData) -> str:
 
 
 def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes") -> Source:
-    """Arrays as a source; labels of kind `numbers` may be integers.
+    """Arrays as a source; labels of kind `numbers` may be integers, and classes 0.0 and 1.0.
 
     Raises:
         InputError: if they are no records, or have a number that is NaN or infinite.
     """
-    if label_kind == "numbers":
-        labels = number_labels("labels", np.asarray(labels))
-    return Source("the arrays", records_from("features and labels", features, labels))
+    checked = (number_labels if label_kind == "numbers" else class_labels)(
+        "labels", np.asarray(labels)
+    )
+    source = Source("the arrays", records_from("features and labels", features, checked))
+    check_labels(source)
+    return source
 
 
 def write_source(path: Path, source: Source) -> None:

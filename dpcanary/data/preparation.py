@@ -1,8 +1,9 @@
 """How a user's table becomes numbers: from a look at its columns, by a file that people can read.
 
 All that a preparation takes from records (which columns are used, medians, categories, classes) it
-takes from those of the adversary. Each record is then encoded by itself, so that two datasets that
-differ in a record differ in this one after preparation, too.
+takes from those of the adversary, and each record is then encoded by itself. So two datasets that
+differ in a record differ in this one alone after preparation, too, if the same records are private.
+A balanced split chooses these by the labels of all records, and no split by anything else of them.
 """
 
 import json
@@ -26,6 +27,7 @@ from dpcanary.data.records import Records
 from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import (
     Column,
+    Distinct,
     Judgement,
     Remark,
     classes_of,
@@ -52,7 +54,7 @@ class Preparation(ClosedModel):
             they must come from elsewhere, and nothing is compared.
     """
 
-    classes: tuple[str, ...] = ()
+    classes: Distinct = ()
     columns: dict[str, Column]
     made_from: Sha256 | None = None
 
@@ -103,9 +105,9 @@ class Preparation(ClosedModel):
             values, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
         )
         return (
-            f"# What is done with the columns of {Path(source).name}: numbers and categories are used, all"
-            " else is dropped.\n# Written by dpcanary, from the adversary's records alone. You may"
-            f" edit it.\n{text}"
+            f"# What is done with the columns of {Path(source).name}: numbers and categories are"
+            " used, all else is dropped.\n# Written by dpcanary, from the adversary's records alone, which a"
+            f" balanced split chooses by labels. You may edit it.\n{text}"
         )
 
 
@@ -211,7 +213,7 @@ def preparation_of(
     label_column: str,
     has_classes: bool,
     **split: Any,
-) -> Preparation:
+) -> tuple[Preparation, Look]:
     """The preparation of a table that follows from the records that the adversary knows.
 
     Args:
@@ -221,32 +223,41 @@ def preparation_of(
         has_classes: whether labels are classes.
         **split: how records are split; see `split_records`.
 
+    Returns:
+        The preparation, and what it was judged by: a look at these records.
+
     Raises:
         InputError: if something is in the way that is left to the user.
     """
-    look = look_at(path, table, label_column=label_column, has_classes=has_classes)
-    if look.is_open:
-        raise look.refusal(prepared=True)
-    # Which records are the adversary's depends on their labels alone.
-    rows = np.arange(len(table))[:, None]
-    labels = labels_of(table[label_column], has_classes=has_classes)
-    source = Source(str(path), Records(rows, labels))
-    split_rows = split_records(source, **split, standardised=False)
+    rows = rows_of(table, path=path, label_column=label_column, has_classes=has_classes)
+    split_rows = split_records(rows, **split, standardised=False)
     known = table.iloc[np.sort(split_rows.auxiliary.features[:, 0])]
     look = look_at(path, known, label_column=label_column, has_classes=has_classes)
     if look.is_open:
         raise look.refusal(prepared=True)
-    return Preparation(
+    preparation = Preparation(
         classes=look.classes,
         columns={name: judgement.column for name, judgement in look.columns.items()},
         made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
     )
+    return preparation, look
 
 
-def labels_of(cells: "pd.Series[Any]", *, has_classes: bool) -> NDArray[Any]:
-    """Labels as numbers; those of classes are in the order in which they come."""
+def rows_of(table: pd.DataFrame, *, path: Path, label_column: str, has_classes: bool) -> Source:
+    """The numbers of a table's rows, with labels: all that a split of records depends on.
+
+    Classes are in the order in which they come.
+
+    Raises:
+        InputError: if something of the labels is in the way that is left to the user.
+    """
+    cells = table[label_column]
+    classes, remarks = judged_label(cells, has_classes=has_classes)
+    look = Look(path, label_column, {}, classes, tuple(remarks))
+    if look.is_open:
+        raise look.refusal(prepared=True)
     labels = classes_of(cells).factorize()[0] if has_classes else numbers_of(cells)
-    return np.asarray(labels)
+    return Source(str(path), Records(np.arange(len(table))[:, None], labels))
 
 
 def hashes_of(table: pd.DataFrame) -> NDArray[np.uint64]:
