@@ -178,11 +178,7 @@ def estimate(
     if (not scores) == (ranks is None):
         raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
     mechanism = _mechanism(
-        [Conversion.SUBSAMPLED_GAUSSIAN] if every else conversion or [],
-        adjacency or Adjacency.SUBSTITUTE,
-        sample_rate,
-        num_steps,
-        must_be_given=not every,
+        conversion or [], adjacency or Adjacency.SUBSTITUTE, sample_rate, num_steps, every=every
     )
     if ranks is not None:
         from dpcanary.commands.ranks import RanksAsked, print_ranks
@@ -224,7 +220,7 @@ def estimate(
     if adjacency is None and (found.of_membership or one_run):
         adjacency = Adjacency.ADD_REMOVE
     if mechanism and adjacency:
-        mechanism = replace(mechanism, adjacency=adjacency)
+        mechanism = mechanism.under(adjacency)
     default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
@@ -281,18 +277,18 @@ def _mechanism(
     sample_rate: float | None,
     num_steps: int | None,
     *,
-    must_be_given: bool,
+    every: bool,
 ) -> Mechanism | None:
     """The training whose exact curves are asked for; None if its options are not given."""
-    is_used = Conversion.SUBSAMPLED_GAUSSIAN in conversions
+    is_asked = Conversion.SUBSAMPLED_GAUSSIAN in conversions
     if (sample_rate, num_steps) == (None, None):
-        if is_used and must_be_given:
+        if is_asked:
             raise typer.BadParameter(
                 "--conversion subsampled_gaussian needs --sample-rate and --num-steps, which name"
                 " the curves of the training"
             )
         return None
-    if not is_used:
+    if not (is_asked or every):
         raise typer.BadParameter(
             "--sample-rate and --num-steps are for --conversion subsampled_gaussian, or --all"
         )

@@ -110,6 +110,19 @@ def test_arrays_are_written_once(tmp_path):
         np.testing.assert_array_equal(written.labels, arrays[1])
 
 
+def test_labels_of_arrays_are_what_a_file_may_have():
+    features = np.zeros((9, 2))
+    classes = source_of_arrays(features, np.array([0.0, 1.0, 2.0] * 3)).training.labels
+    assert (classes.dtype, classes.tolist()) == (np.int64, [0, 1, 2] * 3)
+    for labels, message in [
+        ([0.5, 1.0, 2.0] * 3, "labels: labels must be integers from 0"),
+        (np.array([0, 1, 2] * 3) + 10**13, "no record has label 0"),
+        ([1] * 9, "all records have the same label"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            source_of_arrays(features, labels)
+
+
 def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
     arrays = (np.zeros((9, 2)), [0, 1, 2] * 3)
     for data, keys, message in [
