@@ -106,8 +106,8 @@ class Preparation(ClosedModel):
         )
         return (
             f"# What is done with the columns of {Path(source).name}: numbers and categories are"
-            " used, all else is dropped.\n# Written by dpcanary, from the adversary's records alone, which a"
-            f" balanced split chooses by labels. You may edit it.\n{text}"
+            " used, all else is dropped.\n# Written by dpcanary, from the adversary's records alone,"
+            f" which a balanced split chooses by labels. You may edit it.\n{text}"
         )
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import dpcanary
 from dpcanary import estimate_epsilon
-from dpcanary.audits.own_audit import config_of, name_of, write_config
+from dpcanary.audits.own_audit import config_of, name_of, run_audit, write_config
 from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.workflow_run import _only_looks, run_config
 from dpcanary.cli import app
@@ -121,6 +121,16 @@ def test_labels_of_arrays_are_what_a_file_may_have():
     ]:
         with pytest.raises(InputError, match=message):
             source_of_arrays(features, labels)
+
+
+def test_a_preparation_of_another_run_is_not_replaced(tmp_path):
+    config = config_of(DIGITS, name="mine", shared=SHARED, keys={**KEYS, "canary": "gradient"})
+    path = tmp_path / "results/mine/preparation.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("theirs")
+    with pytest.raises(InputError, match=r"preparation\.yaml was written meanwhile; run again"):
+        run_audit(config, root=tmp_path, by="a test", preparation="mine", targets=["any"])
+    assert path.read_text() == "theirs"
 
 
 def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):

@@ -677,9 +677,12 @@ REFUSED = cases(
 {sample_rate: 1.0e-6, num_steps: 5}    => in a batch with probability 5e-06; lower delta
 """,
     dataset="""
-{source: cifar}             => a file (.npz, .parquet, .csv, .tsv); did you mean 'cifar10'
+{source: cifar}             => ends with a slash; did you mean 'cifar10'
 {files: [a.npz]}            => source digits is not read from other files
 {source: a.npz, files: [b]} => source a.npz is not read from other files
+{label_kind: numbers}       => source digits has classes; labels that are numbers (loss squared_er
+{source: a.npz, preparation: b} => preparation is for tables, and not for a.npz
+{source: a.csv, image_size: 9}  => image_size is for folders of images, and not for a.csv
 {encoder_revision: abc}     => encoder_revision needs an encoder
 """,
     figure="""
