@@ -161,4 +161,6 @@ class Adversary:
             others = f"; use score {scores[0].name}" if scores else ""
             raise InputError(f"canary {self.name}: its score is for classes, not numbers{others}")
         names = [score.name for score in scores]
-        raise InputError(f"canary {self.name} has no score {name!r}; {suggestion(name, names)}")
+        raise InputError(
+            f"canary {self.name} has no score {name!r}; {suggestion(str(name), names)}"
+        )

@@ -54,7 +54,8 @@ def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int)
         raise InputError("the records have one class only: there is no other label for a canary")
     stream = generator(seed=seed, purpose=Purpose.OTHER_LABELS)
     return [
-        (target.label + int(stream.integers(1, num_classes))) % num_classes for target in targets
+        (int(target.label) + int(stream.integers(1, num_classes))) % num_classes
+        for target in targets
     ]
 
 
@@ -78,7 +79,7 @@ def mislabeled(crafting: Crafting) -> list[InputCanary]:
 
 def _others(possible: Labels, target: Target) -> Labels:
     """The possible labels that a target does not have, of which there must be one."""
-    others = possible[possible != target.label]
+    others: Labels = possible[possible != target.label]
     if not len(others):
         raise InputError("a canary with another label needs at least 2 classes, or other numbers")
     return others

@@ -13,11 +13,11 @@ from dpcanary.audits.own_audit_data import (
     AuditedData,
     audited_data,
     label_kind_of,
-    prepared_source,
     read_source,
     source_of_arrays,
     write_source,
 )
+from dpcanary.audits.own_preparation import prepared_source
 from dpcanary.audits.workflow_run import run_snakemake
 from dpcanary.core.argument_checks import NAME_PATTERN, Choice
 from dpcanary.core.files import write_text

@@ -1,25 +1,18 @@
 """The data of an audit: a user's file or arrays, or a known source, and how it is split."""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpcanary.core.files import read_npz, write_atomically, write_text
-from dpcanary.data.own_files import class_labels, holds_table
-from dpcanary.data.preparation import Look, look_at, preparation_of, rows_of
-from dpcanary.data.record_source import KNOWN_SOURCES, Source, is_own
+from dpcanary.core.files import read_npz, write_atomically
+from dpcanary.data.own_files import class_labels
+from dpcanary.data.record_source import KNOWN_SOURCES, Source
 from dpcanary.data.records import number_labels, records_from
 from dpcanary.data.sources import check_labels, load_source
-from dpcanary.data.splitting import split_records
-from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
-from dpcanary.experiment.experiment_config import Settings
 from dpcanary.training.training_settings import Loss
-
-_SPLIT = ("num_records", "balanced", "num_auxiliary", "num_test")
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ def read_source(
     if source in KNOWN_SOURCES and not KNOWN_SOURCES[source].is_generated:
         raise InputError(f"source {source} is downloaded: name it in a config (dpcanary init)")
     return load_source(
-        _named(source),
+        source_named(source),
         label_column=label_column,
         label_kind=label_kind,
         preparation=preparation,
@@ -104,125 +97,10 @@ def read_source(
     )
 
 
-def _named(source: str) -> str:
+def source_named(source: str) -> str:
     """A source as a config names it: a folder ends with a slash."""
     is_folder = source not in KNOWN_SOURCES and Path(source).is_dir()
     return f"{source.rstrip('/')}/" if is_folder else source
-
-
-def look_at_source(source: str, *, label_column: str, label_kind: str) -> Look | None:
-    """Looks at all columns of a user's table; None if the source is not a table."""
-    if not _is_table(source):
-        return None
-    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
-    return look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
-
-
-def _is_table(source: str) -> bool:
-    return is_own(_named(source)) and holds_table(Path(source))
-
-
-@dataclass(frozen=True)
-class PreparedTable:
-    """A user's table that was prepared.
-
-    Attributes:
-        records: of the table.
-        preparation: the text of the file that is to be written; None if it is there.
-        look: at the adversary's records; None if the file is there, which may have been edited.
-    """
-
-    records: Source
-    preparation: str | None
-    look: Look | None
-
-
-def prepared_source(
-    source: str,
-    *,
-    label_column: str,
-    label_kind: str,
-    num_records: int | None,
-    seed: int,
-    path: Path,
-) -> PreparedTable:
-    """A user's table, prepared by what its adversary's records tell.
-
-    Args:
-        source: its path.
-        label_column: in it.
-        label_kind: `classes` or `numbers`.
-        num_records: private records; see `audited_data`.
-        seed: by which records are private or the adversary's.
-        path: of the preparation. If it is there, it is used, as it may have been edited.
-
-    Raises:
-        InputError: if the source is not a table, if something is in the way that a preparation
-            leaves to the user, or if the preparation that is there is for other records.
-    """
-    if not _is_table(source):
-        raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
-    if path.exists():
-        records = read_source(
-            source, label_column=label_column, label_kind=label_kind, preparation=str(path)
-        )
-        data = audited_data(records, source=source, num_records=num_records)
-        try:  # whose records it was made from is compared
-            split_records(
-                records,
-                num_records=data.num_records,
-                balanced=data.balanced,
-                seed=seed,
-                standardised=False,
-            )
-        except InputError as error:
-            raise InputError(f"{path}: {error}, or give another --name") from None
-        return PreparedTable(records, None, None)
-    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
-    columns: dict[str, Any] = {"path": Path(source), "label_column": label_column}
-    rows = rows_of(table, **columns, has_classes=has_classes)
-    data = audited_data(rows, source=source, num_records=num_records)
-    preparation, look = preparation_of(
-        table,
-        **columns,
-        has_classes=has_classes,
-        num_records=data.num_records,
-        balanced=data.balanced,
-        seed=seed,
-    )
-    records = preparation.applied(table, **columns)
-    check_labels(records)
-    return PreparedTable(records, preparation.written(source), look)
-
-
-def write_missing_preparations(settings: Settings, folder: Path) -> None:
-    """Makes the preparations that the datasets of a config name, and that are not there.
-
-    Args:
-        settings: of the experiment.
-        folder: from which its paths are looked up.
-
-    Raises:
-        InputError: if a table is missing, or something is in its way that is left to the user.
-    """
-    for name, dataset in settings.datasets.items():
-        if dataset.preparation is None or (folder / dataset.preparation).exists():
-            continue
-        path = folder / dataset.source
-        if not _is_table(str(path)):
-            raise InputError(f"datasets.{name}: {path} is not a table; drop the key preparation")
-        table = read_table_as_written(path, dataset.label_column)[: dataset.max_records]
-        preparation, _ = preparation_of(
-            table,
-            path=path,
-            label_column=dataset.label_column,
-            has_classes=dataset.label_kind == "classes",
-            seed=settings.seed,
-            **{key: getattr(dataset, key) for key in _SPLIT},
-        )
-        write_text(folder / dataset.preparation, preparation.written(dataset.source))
-        text = f"note: datasets.{name}: {dataset.preparation} was not there, and has been made"
-        print(text, file=sys.stderr)
 
 
 def audited_data(
@@ -269,7 +147,7 @@ def audited_data(
             wanted, balanced = even, True
     kind = "classes" if has_classes else "numbers"
     data = AuditedData(
-        _named(source),
+        source_named(source),
         label_column,
         kind,
         wanted,

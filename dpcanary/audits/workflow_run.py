@@ -123,7 +123,7 @@ def run_snakemake(
     if is_whole:
         datasets = experiment.settings.datasets.values()
         if trains and any(dataset.preparation for dataset in datasets):
-            from dpcanary.audits.own_audit_data import write_missing_preparations
+            from dpcanary.audits.own_preparation import write_missing_preparations
 
             write_missing_preparations(experiment.settings, folder)
         files = DataFiles(experiment.settings, folder=folder)

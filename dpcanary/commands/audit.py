@@ -141,9 +141,9 @@ def audit(
     from dpcanary.audits.own_audit_data import (
         audited_data,
         label_kind_of,
-        prepared_source,
         read_source,
     )
+    from dpcanary.audits.own_preparation import prepared_source
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
     _check_model(keys["model"])

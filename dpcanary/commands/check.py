@@ -148,7 +148,8 @@ def check(
 
 
 def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> None:
-    from dpcanary.audits.own_audit_data import label_kind_of, look_at_source
+    from dpcanary.audits.own_audit_data import label_kind_of
+    from dpcanary.audits.own_preparation import look_at_source
 
     look = look_at_source(features, label_column=label_column, label_kind=label_kind_of(loss))
     if look is None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector
 from tqdm import tqdm
 
@@ -20,7 +21,7 @@ from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientS
 from dpcanary.adversaries.crafting import Crafting, craft_canaries, optimise_canaries
 from dpcanary.data.canaries import Canary, CanarySet, GradientCanary, InputCanary
 from dpcanary.data.observations import Observation
-from dpcanary.data.records import Records, Split
+from dpcanary.data.records import Labels, Records, Split
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import pretrain
@@ -208,10 +209,10 @@ def random_records(shape: Shape, count: int) -> Records:
     # The numbers repeat: drawing gigabytes would take longer than using them.
     size = (min(count, 4096), *shape.features)
     rng = np.random.default_rng(0)
-    block = rng.standard_normal(size, dtype=np.float32)
+    block: NDArray[Any] = rng.standard_normal(size, dtype=np.float32)
     if shape.num_ids:
         block = rng.integers(0, shape.num_ids, size)
-    labels = np.arange(count) % shape.num_classes
+    labels: Labels = np.arange(count) % shape.num_classes
     if shape.num_classes == 1:
         labels = (np.arange(count) % 2).astype(np.float32)
     return Records(np.resize(block, (count, *shape.features)), labels)

@@ -24,7 +24,6 @@ from dpcanary.core.printing import table_lines
 from dpcanary.core.setting_fields import ClosedModel, Sha256
 from dpcanary.data.record_source import Prepared, Source
 from dpcanary.data.records import Records
-from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import (
     Column,
     Distinct,
@@ -106,8 +105,9 @@ class Preparation(ClosedModel):
         )
         return (
             f"# What is done with the columns of {Path(source).name}: numbers and categories are"
-            " used, all else is dropped.\n# Written by dpcanary, from the adversary's records alone,"
-            f" which a balanced split chooses by labels. You may edit it.\n{text}"
+            " used, all else is dropped.\n"
+            "# Written by dpcanary, from the adversary's records alone, which a balanced split"
+            f" chooses by labels. You may edit it.\n{text}"
         )
 
 
@@ -204,60 +204,6 @@ def look_at(path: Path, table: pd.DataFrame, *, label_column: str, has_classes: 
     columns = {name: judged(name, table[name]) for name in names}
     classes, remarks = judged_label(table[label_column], has_classes=has_classes)
     return Look(path, label_column, columns, classes, tuple(remarks))
-
-
-def preparation_of(
-    table: pd.DataFrame,
-    *,
-    path: Path,
-    label_column: str,
-    has_classes: bool,
-    **split: Any,
-) -> tuple[Preparation, Look]:
-    """The preparation of a table that follows from the records that the adversary knows.
-
-    Args:
-        table: as written.
-        path: of the table.
-        label_column: in it.
-        has_classes: whether labels are classes.
-        **split: how records are split; see `split_records`.
-
-    Returns:
-        The preparation, and what it was judged by: a look at these records.
-
-    Raises:
-        InputError: if something is in the way that is left to the user.
-    """
-    rows = rows_of(table, path=path, label_column=label_column, has_classes=has_classes)
-    split_rows = split_records(rows, **split, standardised=False)
-    known = table.iloc[np.sort(split_rows.auxiliary.features[:, 0])]
-    look = look_at(path, known, label_column=label_column, has_classes=has_classes)
-    if look.is_open:
-        raise look.refusal(prepared=True)
-    preparation = Preparation(
-        classes=look.classes,
-        columns={name: judgement.column for name, judgement in look.columns.items()},
-        made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
-    )
-    return preparation, look
-
-
-def rows_of(table: pd.DataFrame, *, path: Path, label_column: str, has_classes: bool) -> Source:
-    """The numbers of a table's rows, with labels: all that a split of records depends on.
-
-    Classes are in the order in which they come.
-
-    Raises:
-        InputError: if something of the labels is in the way that is left to the user.
-    """
-    cells = table[label_column]
-    classes, remarks = judged_label(cells, has_classes=has_classes)
-    look = Look(path, label_column, {}, classes, tuple(remarks))
-    if look.is_open:
-        raise look.refusal(prepared=True)
-    labels = classes_of(cells).factorize()[0] if has_classes else numbers_of(cells)
-    return Source(str(path), Records(np.arange(len(table))[:, None], labels))
 
 
 def hashes_of(table: pd.DataFrame) -> NDArray[np.uint64]:

@@ -37,8 +37,8 @@ class Records:
         if labels.size == 0:  # NumPy makes floats of an empty list
             labels = labels.astype(np.int64)
         object.__setattr__(self, "features", _array("features", self.features, kinds="fiuU"))
-        checked = number_labels if labels.dtype.kind == "f" else integer_labels
-        object.__setattr__(self, "labels", checked("records", labels))
+        check = number_labels if labels.dtype.kind == "f" else integer_labels
+        object.__setattr__(self, "labels", check("records", labels))
         if self.features.ndim == 0 or self.labels.shape != self.features.shape[:1]:
             raise InputError(
                 f"records: features of shape {self.features.shape} need labels of shape"
@@ -150,12 +150,17 @@ def read_split(path: Path) -> Split:
         if f"{prefix}_mean" in arrays
     }
     try:
-        return Split(**parts, **scalings, private_rows=arrays.get("private_rows"))
+        return Split(
+            **parts,
+            scaling=scalings.get("scaling"),
+            private_rows=arrays.get("private_rows"),
+            label_scaling=scalings.get("label_scaling"),
+        )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
+def integer_labels(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     """Labels of any shape (integers or truth values) as 64-bit integers.
 
     Raises:
@@ -167,7 +172,7 @@ def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
     return labels.astype(np.int64, copy=False)
 
 
-def number_labels(where: str, labels: NDArray[Any]) -> Labels:
+def number_labels(where: str, labels: NDArray[Any]) -> NDArray[np.float32]:
     """Labels that are numbers, in single precision.
 
     Raises:

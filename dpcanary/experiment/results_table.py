@@ -214,7 +214,7 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
     last = summary.groupby("audit", sort=False).last()
     learnt: dict[str, list[str]] = {}
     for audit, row in last.iterrows():
-        learnt.setdefault(learnt_in_words(row), []).append(str(audit))
+        learnt.setdefault(learnt_in_words(row.to_dict()), []).append(str(audit))
     for text, names in learnt.items():
         if text:
             yield text if len(learnt) == 1 else f"{', '.join(names)}: {text}"

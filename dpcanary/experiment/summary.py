@@ -104,7 +104,7 @@ def summary_rows(
     return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
 
 
-def learnt_in_words(row: Mapping[str, Any]) -> str:
+def learnt_in_words(row: Mapping[Any, Any]) -> str:
     """How well models predict test records, beside the best constant; empty if it is not known."""
     accuracy, baseline, r2 = (float(row.get(name, nan)) for name in MEASURES)
     if not isnan(r2):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
@@ -23,6 +22,8 @@ from dpcanary.estimation.lower_bound import EpsilonEstimate
 from dpcanary.estimation.power import ClaimTest, assess_claim, assess_claim_anytime
 from dpcanary.estimation.rule_catalogue import state_of_proof, threshold_rule_named
 from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.training.losses import check_num_outputs, record_losses
+from dpcanary.training.training_settings import Loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,30 +40,35 @@ _STRONGER = (
 def loss_difference(
     model: nn.Module,
     *,
-    record0: tuple[Tensor, int],
-    record1: tuple[Tensor, int] | None = None,
+    record0: tuple[Tensor, float],
+    record1: tuple[Tensor, float] | None = None,
+    loss: Loss | str = Loss.CROSS_ENTROPY,
 ) -> float:
     """How much better a model fits what only world 0 has than what only world 1 has.
 
     Args:
-        model: a trained classifier.
+        model: a trained model.
         record0: features and label of the record that only world 0 has.
         record1: those of the record that stands in its place in world 1; None if there is none, as
             under add/remove adjacency.
+        loss: of a record, by name: `cross_entropy`, or for models of one output `logistic` (two
+            classes) or `squared_error`.
 
     Returns:
-        Cross-entropy of `record1` (0 if there is none) minus that of `record0`.
+        The loss of `record1` (0 if there is none) minus that of `record0`.
     """
     training = model.training
     model.eval()
-    losses = [0.0 if record is None else _loss(model, *record) for record in (record0, record1)]
+    kind, records = Loss(loss), (record0, record1)
+    losses = [0.0 if record is None else _loss(model, *record, kind) for record in records]
     model.train(training)
     return losses[1] - losses[0]
 
 
-def _loss(model: nn.Module, features: Tensor, label: int) -> float:
-    logits = model(features.unsqueeze(0))
-    return float(cross_entropy(logits, torch.tensor([label], device=logits.device)))
+def _loss(model: nn.Module, features: Tensor, label: float, loss: Loss) -> float:
+    outputs = model(features.unsqueeze(0))
+    check_num_outputs(outputs.shape[-1], loss)
+    return float(record_losses(outputs, torch.tensor([label], device=outputs.device), loss))
 
 
 @dataclass(frozen=True, repr=False)

@@ -117,7 +117,7 @@ def measure_of(
     if loss.is_of_classes:
         return (total / len(labels)).cpu().numpy()
     spread = float(np.square(records.labels - records.labels.mean(dtype=np.float64)).sum())
-    return 1 - total.cpu().numpy() / np.float32(spread or np.nan)
+    return np.asarray(1 - total.cpu().numpy() / (spread or np.nan), np.float32)
 
 
 def baseline_of(records: Records, loss: Loss) -> float | None:

@@ -195,7 +195,7 @@ def _check(canary: Canary, records: Records, max_grad_norm: float, num_parameter
     """Refuses features and labels that no record has, and gradients that no clipped record has."""
     if isinstance(canary, InputCanary):
         if records.has_classes:
-            checked_count("canary: label", canary.label, least=0)
+            checked_count("canary: label", canary.label, least=0)  # type: ignore[arg-type]
         elif not np.isfinite(canary.label):
             raise InputError(f"input canary: its label is {canary.label}, no finite number")
         shape_of_canary, shape = np.shape(canary.features), records.features.shape[1:]

@@ -677,7 +677,7 @@ REFUSED = cases(
 {sample_rate: 1.0e-6, num_steps: 5}    => in a batch with probability 5e-06; lower delta
 """,
     dataset="""
-{source: cifar}             => ends with a slash; did you mean 'cifar10'
+{source: cifar}             => or of a folder, which ends with a slash; did you mean 'cifar10'
 {files: [a.npz]}            => source digits is not read from other files
 {source: a.npz, files: [b]} => source a.npz is not read from other files
 {label_kind: numbers}       => source digits has classes; labels that are numbers (loss squared_er

@@ -112,6 +112,20 @@ def test_shapes_are_those_of_the_real_split(tmp_path, monkeypatch):
         assert shape_of(of, folder=None) == parts_of(split), changes
 
 
+def test_probes_have_ids_and_numbers_where_the_dataset_has_them(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", features=rng.integers(0, 31, (60, 5)), labels=rng.random(60))
+    source = {"source": str(tmp_path / "x.npz"), "num_records": 30, "balanced": False}
+    of = Dataset(**source, label_kind="numbers", standardised=False)
+    shape = shape_of(of, folder=None)
+    assert (shape.num_classes, shape.num_ids) == (1, 31)
+    records = random_records(shape, 500)
+    assert {*records.features.ravel().tolist()} == {*range(31)}
+    assert not records.has_classes
+    assert records.labels.std() > 0
+    assert shape_of(Dataset(**source, label_kind="numbers"), folder=None).num_ids == 0
+
+
 def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
     for name, config in {"vit": {"hidden_size": 192}, "resnet": {"hidden_sizes": [8, 16]}}.items():
         (tmp_path / name).mkdir()

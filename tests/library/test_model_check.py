@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import transformers
 from opacus.grad_sample import GradSampleModule, register_grad_sampler
 from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
@@ -22,7 +23,13 @@ from typer.testing import CliRunner
 
 from dpcanary.checking.model import model_check as check
 from dpcanary.checking.model.model_check import assert_model, check_model
-from dpcanary.checking.model.record_gradients import Batch, norms_of, one_at_a_time
+from dpcanary.checking.model.record_gradients import (
+    Batch,
+    norms_of,
+    one_at_a_time,
+    outputs_of,
+    own_loss,
+)
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.training.modules.kept_state import kept_state
@@ -583,3 +590,89 @@ def test_gradients_that_are_nan_are_above_a_limit_and_names_left_out_are_counted
     assert "hooks: gradients of single records" in failing(check_model(LINEAR(), data(6)))
     assert check._named("abcd") == "a, b, c, d"
     assert check._named("abcdef") == "a, b, c, d, 2 more"
+
+
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": 3}
+
+
+def bert() -> nn.Module:
+    """With random parameters; nothing is downloaded."""
+    config = transformers.BertConfig(
+        vocab_size=WORDS, intermediate_size=12, max_position_embeddings=9, **SMALL
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.BertForSequenceClassification(config)
+
+
+def of_texts(num_labels: int = 3) -> dict[str, torch.Tensor]:
+    """A batch as a tokenizer makes it, with positions for each record, and labels."""
+    rng = np.random.default_rng(5)
+    words = torch.from_numpy(rng.integers(1, WORDS, (12, 7)))
+    mask = (torch.arange(7) < torch.from_numpy(rng.integers(4, 8, (12, 1)))).long()
+    return {
+        "input_ids": words * mask, "attention_mask": mask,
+        "position_ids": torch.arange(7).repeat(12, 1),
+        "labels": torch.from_numpy(rng.integers(0, num_labels, 12)),
+    }  # fmt: skip
+
+
+def test_a_model_of_hugging_face_passes_with_its_own_loss():
+    """The recipe of the page on `check --model`: a batch or a dataset of dicts, and no loss."""
+    model, batch = bert(), of_texts()
+    found = check_model(model, transformers.BatchEncoding(batch))
+    assert found.passes
+    assert {f"{mode}: gradients of single records" for mode in ("hooks", "functorch")}.isdisjoint(
+        found.not_judged
+    )
+    lists = [{name: own[row].tolist() for name, own in batch.items()} for row in range(12)]
+    inputs = {name: own for name, own in batch.items() if name != "labels"}
+    given = check_model(model, (inputs, batch["labels"]), nn.CrossEntropyLoss())
+    for other in (check_model(model, lists), given):
+        alike = [one.measured for one in found.findings if one.name not in found.not_judged]
+        names = {one.name for one in found.findings if one.name not in found.not_judged}
+        assert alike == [one.measured for one in other.findings if one.name in names]
+
+
+def test_the_own_loss_is_that_of_the_model_for_every_record():
+    model, records = bert(), of_texts()
+    labels = records.pop("labels")
+    batch = Batch(records, labels)
+    loss, outputs = own_loss(model, batch), outputs_of(model.eval(), batch)
+    for row in range(12):
+        one = {name: own[row : row + 1] for name, own in records.items()}
+        expected = model(**one, labels=labels[row : row + 1]).loss
+        alone = loss(outputs[row : row + 1], labels[row : row + 1])
+        torch.testing.assert_close(alone, expected)
+    model.loss_function = lambda **given: (
+        2 * nn.functional.cross_entropy(given["logits"], given["labels"])
+    )
+    with pytest.raises(InputError, match="give the loss as a function of logits and labels"):
+        own_loss(model, batch)
+    assert own_loss(nn.Linear(2, 2), batch) is None
+
+
+def test_a_mean_over_all_words_of_a_batch_is_found_in_a_model_of_hugging_face(caplog):
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_positions=9, n_embd=8, n_layer=1, n_head=2,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    batch = of_texts()
+    words, mask = batch["input_ids"], batch["attention_mask"]
+    labels = words.masked_fill(mask == 0, -100)
+    found = check_model(transformers.GPT2LMHeadModel(config), batch | {"labels": labels})
+    assert [one.name for one in found.findings if not one.holds] == ["loss of one record"]
+
+
+def test_rows_that_make_no_batch_or_have_no_labels_are_refused():
+    for records, message in (
+        ([{"input_ids": [1] * (4 + row % 2), "labels": 0} for row in range(12)], "pad them to one"),
+        (
+            [{"input_ids": [1, 2], "target": 0}] * 12,
+            "have input_ids, target; they need .* 'labels'",
+        ),
+        (of_texts() | {"labels": torch.zeros(3)}, "there are 3 records; the check needs 12"),
+        ([], "there are 0 records"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_model(bert(), records)

@@ -20,10 +20,10 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from typer.testing import CliRunner
 
-from dpcanary.audits.own_audit_data import (
+from dpcanary.audits.own_audit_data import read_source
+from dpcanary.audits.own_preparation import (
     look_at_source,
     prepared_source,
-    read_source,
     write_missing_preparations,
 )
 from dpcanary.audits.preflight import check_experiment

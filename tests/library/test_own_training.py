@@ -206,6 +206,19 @@ def test_loss_difference():
     assert loss_difference(model, **records) == pytest.approx(two - one, abs=1e-6)
     assert loss_difference(model, record0=(features[0], 2)) == pytest.approx(-one, abs=1e-6)
     assert model.training
+    with pytest.raises(InputError, match=r"squared_error needs a model of one output; .* has 4"):
+        loss_difference(model, **records, loss="squared_error")
+
+
+@pytest.mark.parametrize(("loss", "of_torch"), [
+    ("squared_error", nn.MSELoss(reduction="none")),
+    ("logistic", nn.BCEWithLogitsLoss(reduction="none")),
+])  # fmt: skip
+def test_loss_difference_of_a_model_of_one_output(loss, of_torch):
+    model, features, labels = nn.Linear(3, 1), torch.randn(2, 3), torch.tensor([1.0, 0.0])
+    one, two = of_torch(model(features)[:, 0], labels).tolist()
+    found = loss_difference(model, record0=(features[0], 1), record1=(features[1], 0), loss=loss)
+    assert found == pytest.approx(two - one, abs=1e-6)
 
 
 SHUFFLED = r"batches are no Poisson samples .*: the accounted epsilons do not\s+hold"

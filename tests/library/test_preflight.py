@@ -32,8 +32,12 @@ def refused(dataset=DIGITS, **changes) -> str:
     return str(error.value)
 
 
-def sequences() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (8, 8)), nn.GRU(8, 10))
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 10), nn.AlphaDropout(0.2))
+
+
+def number_of_tokens() -> nn.Module:
+    return nn.Sequential(nn.Embedding(30, 4), nn.Flatten(), nn.Dropout(0.2), nn.Linear(20, 1))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -64,11 +68,30 @@ def test_counts_that_fit():
 @pytest.mark.parametrize(("dataset", "model", "message"), [
     (DIGITS, "convnet", "audits: one: model convnet takes images of shape (3, 32, 32)"),
     ({"source": "cifar10", "num_records": 100}, "linear", "takes flat features"),
-    (DIGITS, "test_preflight:sequences", "use opacus.layers.DPGRU"),
+    (DIGITS, "test_preflight:dropping", "layer '1' (AlphaDropout) drops units at random"),
+    (DIGITS, "test_preflight:number_of_tokens", "cannot take records of shape (64,)"),
 ])  # fmt: skip
-def test_models_that_cannot_be_trained(dataset, model, message, monkeypatch):
-    monkeypatch.setattr(nn.GRU, "forward", lambda self, x: x.mean(1)[:, :1].expand(-1, 10) + 0)
+def test_models_that_cannot_be_trained(dataset, model, message):
     assert message in refused(dataset, model=model)
+
+
+def test_ids_of_tokens_and_numbers_as_labels_fit_if_the_config_says_so(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", features=rng.integers(0, 30, (40, 5)), labels=rng.random(40))
+    ids = {"source": str(tmp_path / "x.npz"), "num_records": 10, "balanced": False}
+    ids |= {"label_kind": "numbers", "standardised": False}
+    own = {"model": "test_preflight:number_of_tokens", "loss": "squared_error"}
+    check_experiment(parse_experiment(config(ids, **own)), device_is_here=False)
+    assert "keep them as they are: standardised: false" in refused(
+        ids | {"standardised": True}, **own
+    )
+    assert "for 10 classes and loss cross_entropy it must be (2, 10)" in refused(
+        DIGITS, model="test_preflight:two_outputs"
+    )
+
+
+def two_outputs() -> nn.Module:
+    return nn.Linear(64, 2)
 
 
 def test_a_model_is_looked_at_on_each_of_its_datasets():

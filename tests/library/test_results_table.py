@@ -19,6 +19,7 @@ from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_table import in_words, read_results, results_lines, results_table
+from dpcanary.experiment.summary import learnt_in_words
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import failures, print_failure, print_success
 
@@ -26,6 +27,22 @@ from dpcanary.workflow.endings import failures, print_failure, print_success
 def one(epsilon: float, **changes: object) -> dict[str, object]:
     base = {"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0, **changes}
     return row(**base, epsilon_lower=epsilon, assumption="independence; a curve")
+
+
+@pytest.mark.parametrize(("measures", "text", "warns"), [
+    ({"test_accuracy": 0.8315}, "Test accuracy 83.2%.", False),
+    ({"test_accuracy": 0.971, "baseline_accuracy": 0.96},
+     "Test accuracy 97.1% (predicting the most frequent class: 96.0%).", False),
+    ({"test_accuracy": 0.96, "baseline_accuracy": 0.96}, "class: 96.0%). WARNING: the mod", True),
+    ({"test_r2": 0.43}, "R^2 on test records 0.43 (predicting the mean: 0).", False),
+    ({"test_r2": -0.2}, "R^2 on test records -0.20 (predicting the mean: 0). WARN", True),
+    ({}, "", False),
+])  # fmt: skip
+def test_what_models_have_learnt_is_said_beside_a_constant(measures, text, warns):
+    found = learnt_in_words(measures)
+    assert found.startswith(text) or text in found
+    assert ("have learnt nothing" in found) is warns
+    assert warns or found == text
 
 
 def test_bounds_are_averaged_and_none_is_picked():

@@ -15,6 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 from axe_core_python.selenium import Axe
+from PIL import Image
 from running import DPCANARY, PATIENCE, SNAKEFILE, Plan, environment, printed_by, shared, wait_for
 from selenium import webdriver
 from typer.testing import CliRunner
@@ -90,8 +91,8 @@ def results(study: Path) -> AuditResults:
     return AuditResults(study / "results/flowers")
 
 
-def planned(folder: Path) -> Plan:
-    options = ["--snakefile", SNAKEFILE, "--configfile", "results/flowers/audit.yaml"]
+def planned(folder: Path, name: str = "flowers") -> Plan:
+    options = ["--snakefile", SNAKEFILE, "--configfile", f"results/{name}/audit.yaml"]
     return Plan.of(folder, *options, "--cores", "1", PYTHONSAFEPATH="1")
 
 
@@ -139,6 +140,30 @@ def test_a_table_that_changes_is_read_again_whatever_its_time_stamp(again):
     table.unlink()  # older results do not stand under the name of a source that is missing
     with pytest.raises(InputError, match=r"datasets\.data: flowers\.csv does not exist"):
         run_config(again / "results/flowers/audit.yaml")
+
+
+def test_a_table_of_people_and_a_folder_of_images_become_audits(tmp_path):
+    """A table with gaps and texts by a preparation, which may be edited; images as pixels."""
+    rng, rows = np.random.default_rng(0), 60
+    table = pd.DataFrame({"sex": rng.choice(["f", "m"], rows), "id": np.arange(rows)})
+    table["age"] = np.where(np.arange(rows) % 7, rng.integers(20, 80, rows), np.nan)
+    table.assign(label=rng.choice(["ill", "well"], rows)).to_csv(tmp_path / "a.csv", index=False)
+    for number in range(40):
+        (tmp_path / f"photos/{number % 2}").mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (9, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"photos/{number % 2}/{number}.png")
+    options = ["--delta", "1e-5", "--noise-multiplier", "1", "--num-steps", "2", "--num-runs", "8"]
+    options += ["--canary", "gradient", "--device", "cpu", "--cores", "2"]
+    audits = {"a": ["a.csv", "--prepare"]}
+    audits["photos"] = ["photos", "--image-size", "32", "--model", "convnet"]
+    for name, source in audits.items():
+        printed = printed_by([*DPCANARY, "audit", "--features", *source, *options], tmp_path)
+        assert re.search(r"audit +gradient +8 ", printed)
+        assert planned(tmp_path, name).jobs == {}
+    preparation = tmp_path / "results/a/preparation.yaml"
+    assert "categories: [f, m]" in preparation.read_text()
+    preparation.write_text(re.sub(r"fill: [\d.]+", "fill: 33.0", preparation.read_text()))
+    assert {"prepare_dataset", "train_shard"} <= planned(tmp_path, "a").jobs.keys()
 
 
 def test_results_in_a_notebook(again, tmp_path):

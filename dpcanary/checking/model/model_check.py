@@ -1,6 +1,6 @@
 """The check of a user's own model, loss and records in every gradient mode of Opacus."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -31,6 +31,7 @@ from dpcanary.checking.model.record_gradients import (
     norms_of,
     one_at_a_time,
     outputs_of,
+    own_loss,
     trained,
     unconnected,
     without_dropout,
@@ -118,7 +119,7 @@ class ModelCheck(CheckResult):
 
 def check_model(
     model: nn.Module,
-    records: Dataset[Any] | tuple[Any, Tensor],
+    records: Dataset[Any] | Mapping[str, Tensor] | tuple[Any, Tensor],
     loss: Loss | None = None,
     *,
     optimizer: torch.optim.Optimizer | None = None,
@@ -133,10 +134,13 @@ def check_model(
     losses that weigh records, and parameters that do not train are named.
 
     Args:
-        model: with outputs of shape (records, ...). It is not changed. Dropout is turned off.
-        records: a dataset of (input, ..., label), or a pair of inputs and labels; inputs are a
-            tensor, a tuple of tensors, or a dict of keyword arguments.
-        loss: of outputs and labels, a single number; cross-entropy unless given.
+        model: with outputs of shape (records, ...), or an object or dict with such `logits`. It is
+            not changed. Dropout is turned off.
+        records: a dataset of (input, ..., label) or of dicts with an entry `labels`, such a dict of
+            a whole batch, or a pair of inputs and labels; inputs are a tensor, a tuple of tensors,
+            or a dict of keyword arguments.
+        loss: of outputs and labels, a single number; by default that of a Hugging Face model whose
+            records are dicts, else cross-entropy.
         optimizer: of your loop: parameters that it does not have are named.
         num_records: that are compared; the rest is not used. Twice as many are needed.
         on_estimate: called with the seconds that it will take, before it starts.
@@ -148,9 +152,9 @@ def check_model(
     count = checked_count("num_records", num_records, least=2)
     batch = _batch_of(records, 2 * count)
     batch, others = batch.rows(slice(0, count)), batch.rows(slice(count, 2 * count))
-    criterion: Loss = loss or nn.CrossEntropyLoss()
     copied = deepcopy(model).train()
     with without_dropout(copied) as dropout, torch.random.fork_rng(_devices_of(copied)):
+        criterion = loss or _default_loss(copied, batch)
         # A layer that starts from the first batch's statistics does so in the first pass alone.
         untouched = deepcopy(copied)
         _called(copied, batch, criterion)
@@ -204,21 +208,52 @@ def assert_model(model: nn.Module, records: Any, loss: Loss | None = None, **oth
     found.raise_if_wrong("gradients of single records are wrong")
 
 
+def _default_loss(model: nn.Module, batch: Batch) -> Loss:
+    try:
+        return own_loss(model, batch) or nn.CrossEntropyLoss()
+    except InputError:
+        raise
+    except Exception as error:
+        raise _not_called(error, batch) from error
+
+
 def _batch_of(records: Any, count: int) -> Batch:
-    if isinstance(records, Dataset):
-        rows = [records[index] for index in range(min(count, len(records)))]  # type: ignore[arg-type]
-        if len(rows) == count:
-            *inputs, labels = default_collate(rows)
-            return Batch(tuple(inputs), labels)
-        found = len(rows)
-    else:
-        inputs, labels = records
-        found = len(labels)
-        if found >= count:
-            if isinstance(inputs, Tensor):
-                inputs = (inputs,)
-            return Batch(tree_map(lambda one: one[:count], inputs), labels[:count])
-    raise InputError(f"there are {found} records; the check needs {count}: lower num_records")
+    if not isinstance(records, tuple | Mapping):
+        rows = [_row(records[index]) for index in range(min(count, len(records)))]
+        try:
+            records = default_collate(rows) if rows else ((), ())
+        except (RuntimeError, TypeError) as error:
+            raise InputError(
+                f"the records cannot be put into one batch: {error}; pad them to one length, and"
+                " drop what is no number"
+            ) from error
+        if not isinstance(records, Mapping):
+            *inputs, labels = records
+            records = tuple(inputs), labels
+    if isinstance(records, Mapping):
+        inputs = dict(records)
+        name = next((name for name in ("labels", "label") if name in inputs), None)
+        if name is None:
+            raise InputError(f"records have {', '.join(inputs)}; they need an entry 'labels', too")
+        records = inputs, inputs.pop(name)
+    inputs, labels = records
+    if len(labels) < count:
+        raise InputError(
+            f"there are {len(labels)} records; the check needs {count}: lower num_records"
+        )
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    return Batch(tree_map(lambda one: one[:count], inputs), labels[:count])
+
+
+def _row(row: Any) -> Any:
+    """A record; lists of numbers, as datasets of Hugging Face have them, become tensors."""
+    if not isinstance(row, Mapping):
+        return row
+    return {
+        name: torch.tensor(value) if isinstance(value, list) else value
+        for name, value in row.items()
+    }
 
 
 def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
@@ -228,13 +263,20 @@ def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
             outputs = outputs_of(model, batch)
         found = loss(outputs, batch.labels)
     except Exception as error:
-        raise InputError(
-            f"the model and its loss fail on {len(batch)} records ({type(error).__name__}: {error})"
-        ) from error
+        raise _not_called(error, batch) from error
     if not isinstance(outputs, Tensor) or len(outputs) != len(batch):
-        raise InputError("the model must give one tensor, whose first axis is that of the records")
+        raise InputError(
+            "the model must give one tensor, or an object with one as its logits, whose first axis"
+            " is that of the records"
+        )
     if not isinstance(found, Tensor) or found.dim():
         raise InputError("the loss must be a single number: the mean or the sum over the records")
+
+
+def _not_called(error: Exception, batch: Batch) -> InputError:
+    return InputError(
+        f"the model and its loss fail on {len(batch)} records ({type(error).__name__}: {error})"
+    )
 
 
 def _devices_of(model: nn.Module) -> list[int]:

@@ -1,6 +1,6 @@
 """Gradients of one record at a time, by autograd alone: what every other way is compared with."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from dpcanary.errors import InputError
 from dpcanary.training.modules.dropout import dropping_layers, turn_off_dropout
 from dpcanary.training.modules.kept_state import unchanged_state
 
@@ -37,10 +38,42 @@ class Batch:
 
 
 def outputs_of(model: nn.Module, batch: Batch) -> Any:
-    """The model's outputs for a batch."""
-    if isinstance(batch.inputs, dict):
-        return model(**batch.inputs)
-    return model(*batch.inputs)
+    """The model's outputs for a batch; of a dict or an output object, its logits."""
+    is_dict = isinstance(batch.inputs, dict)
+    outputs = model(**batch.inputs) if is_dict else model(*batch.inputs)  # type: ignore[arg-type]
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    return getattr(outputs, "logits", outputs)
+
+
+def own_loss(model: nn.Module, batch: Batch) -> Loss | None:
+    """The loss that a model of Hugging Face computes if it gets labels; None for other models.
+
+    It is the model's `loss_function` of logits and labels, which can be called for each record.
+
+    Raises:
+        InputError: if the model computes another loss.
+    """
+    function = getattr(model, "loss_function", None)
+    if function is None or not isinstance(batch.inputs, dict):
+        return None
+
+    def loss(outputs: Any, labels: Tensor) -> Tensor:
+        given = {"logits": outputs, "pooled_logits": outputs, "labels": labels}
+        found: Tensor = function(**given, vocab_size=outputs.shape[-1], config=model.config)
+        return found
+
+    with torch.no_grad(), unchanged_state(model):
+        torch.manual_seed(0)
+        expected = model(**batch.inputs, labels=batch.labels).loss
+        torch.manual_seed(0)
+        found = loss(outputs_of(model, batch), batch.labels)
+    if not torch.allclose(found, expected, rtol=1e-4):
+        raise InputError(
+            f"the model's loss is {float(expected):.6g}, and its loss_function of logits and labels"
+            f" is {float(found):.6g}: give the loss as a function of logits and labels"
+        )
+    return loss
 
 
 def losses_alone(outputs: Tensor, batch: Batch, loss: Loss) -> Tensor:

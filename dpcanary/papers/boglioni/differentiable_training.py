@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcanary.core.argument_checks import checked_count, checked_real
-from dpcanary.data.records import Records
+from dpcanary.data.records import Labels, Records
 from dpcanary.errors import InputError
 
 
@@ -134,7 +134,7 @@ class Task:
         *,
         module: nn.Module,
         records: Records,
-        canary_labels: NDArray[np.int64],
+        canary_labels: Labels,
         device: str | torch.device = "cpu",
     ) -> None:
         """Copies the module and the records to the device.

@@ -1,6 +1,6 @@
 """Canaries by metagradient descent (Boglioni et al., 2025, Algorithm 5)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ def optimised_canaries(
         )
     targets = drawn_targets(private, seed=stage.seed, count=stage.num_slots)
     target_labels = [target.label for target in targets]
-    labels = target_labels
+    labels: Sequence[int | float] = target_labels
     if settings.start is Start.OTHER_LABEL:
         labels = with_other_labels(targets, seed=stage.seed, num_classes=private.num_classes)
     others = np.delete(np.arange(len(private)), [target.index for target in targets])

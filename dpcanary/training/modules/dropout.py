@@ -17,14 +17,16 @@ from dpcanary.training.kernels.philox import random_words
 from dpcanary.training.training_settings import Purpose
 
 # Layers that drop units, and the attribute that holds how many.
-_SHARES = {
+_SHARES: dict[type[nn.Module], str] = {
     nn.modules.dropout._DropoutNd: "p",
     nn.MultiheadAttention: "dropout",
     nn.RNNBase: "dropout",
 }
 # Layers that draw a mask of their input's shape, or one number for a channel; and the dimensions of
 # a channel.
-_DIMENSIONS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+_DIMENSIONS: dict[type[nn.Module], int] = {
+    nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3,
+}  # fmt: skip
 
 
 def dropping_layers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
@@ -61,7 +63,7 @@ class KeyedDropout(nn.Module):
         """What stands in for a layer of PyTorch's; None for layers of other kinds."""
         if type(layer) not in _DIMENSIONS or not layer.p:
             return None
-        return KeyedDropout(float(layer.p), _DIMENSIONS[type(layer)])
+        return KeyedDropout(float(layer.p), _DIMENSIONS[type(layer)])  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         """Drops units, and scales the others up so that the mean stays."""

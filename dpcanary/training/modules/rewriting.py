@@ -28,7 +28,9 @@ class LayeredAttention(nn.Module):
         super().__init__()
         weight, bias = attention.in_proj_weight, attention.in_proj_bias
         sizes, device = (weight.shape[1], weight.shape[0]), weight.device
-        self.in_proj = skip_init(nn.Linear, *sizes, bias=bias is not None, device=device)
+        self.in_proj = skip_init(  # type: ignore[no-untyped-call]
+            nn.Linear, *sizes, bias=bias is not None, device=device
+        )
         self.in_proj.weight = weight
         if bias is not None:
             self.in_proj.bias = bias

@@ -1,0 +1,192 @@
+"""A user's table and its preparation: a look at it, and the file that follows from it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpcanary.audits.own_audit_data import audited_data, read_source, source_named
+from dpcanary.core.files import write_text
+from dpcanary.data.own_files import holds_table
+from dpcanary.data.preparation import Look, Preparation, hashes_of, look_at
+from dpcanary.data.record_source import Prepared, Source, is_own
+from dpcanary.data.records import records_from
+from dpcanary.data.sources import check_labels
+from dpcanary.data.splitting import split_records
+from dpcanary.data.table_columns import classes_of, judged_label, numbers_of
+from dpcanary.data.table_files import read_table_as_written
+from dpcanary.errors import InputError
+from dpcanary.experiment.experiment_config import Settings
+
+_SPLIT = ("num_records", "balanced", "num_auxiliary", "num_test")
+
+
+def look_at_source(source: str, *, label_column: str, label_kind: str) -> Look | None:
+    """Looks at all columns of a user's table; None if the source is not a table."""
+    if not _is_table(source):
+        return None
+    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
+    return look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
+
+
+def _is_table(source: str) -> bool:
+    return is_own(source_named(source)) and holds_table(Path(source))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A user's table as written, with what a split of its records depends on.
+
+    Attributes:
+        cells: all columns.
+        label_column: that of the labels.
+        rows: records whose only feature is their number; classes are numbered as they come.
+    """
+
+    cells: pd.DataFrame
+    label_column: str
+    rows: Source
+
+    def preparation(self, **split: Any) -> tuple[Preparation, Look]:
+        """What follows from a look at the adversary's records; see `split_records`."""
+        auxiliary = split_records(self.rows, **split, standardised=False).auxiliary
+        known = self.cells.iloc[np.sort(auxiliary.features[:, 0])]
+        look = look_at(
+            Path(self.rows.name),
+            known,
+            label_column=self.label_column,
+            has_classes=self.rows.training.has_classes,
+        )
+        if look.is_open:
+            raise look.refusal(prepared=True)
+        preparation = Preparation(
+            classes=look.classes,
+            columns={name: judgement.column for name, judgement in look.columns.items()},
+            made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
+        )
+        return preparation, look
+
+
+def _table_of(
+    path: Path, *, label_column: str, label_kind: str, max_records: int | None = None
+) -> _Table:
+    """Reads a table; an error says all that a preparation leaves to the user."""
+    cells = read_table_as_written(path, label_column)[:max_records]
+    column, has_classes = cells[label_column], label_kind == "classes"
+    classes, remarks = judged_label(column, has_classes=has_classes)
+    look = Look(path, label_column, {}, classes, tuple(remarks))
+    if look.is_open:
+        raise look.refusal(prepared=True)
+    labels = classes_of(column).factorize()[0] if has_classes else numbers_of(column).to_numpy()
+    numbers = np.arange(len(cells))[:, None]
+    return _Table(cells, label_column, Source(str(path), records_from(path, numbers, labels)))
+
+
+@dataclass(frozen=True)
+class PreparedTable:
+    """A user's table that was prepared.
+
+    Attributes:
+        records: of the table.
+        preparation: the text of the file that is to be written; None if it is there.
+        look: at the adversary's records; None if the file is there, which may have been edited.
+    """
+
+    records: Source
+    preparation: str | None
+    look: Look | None
+
+
+def prepared_source(
+    source: str,
+    *,
+    label_column: str,
+    label_kind: str,
+    num_records: int | None,
+    seed: int,
+    path: Path,
+) -> PreparedTable:
+    """A user's table, prepared by what its adversary's records tell.
+
+    Args:
+        source: its path.
+        label_column: in it.
+        label_kind: `classes` or `numbers`.
+        num_records: private records; see `audited_data`.
+        seed: by which records are private or the adversary's.
+        path: of the preparation. If it is there, it is used, as it may have been edited.
+
+    Raises:
+        InputError: if the source is not a table, if something is in the way that a preparation
+            leaves to the user, or if the preparation that is there is for other records.
+    """
+    if not _is_table(source):
+        raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
+    labels: dict[str, Any] = {"label_column": label_column, "label_kind": label_kind}
+    if path.exists():
+        records = _prepared_before(source, **labels, num_records=num_records, seed=seed, path=path)
+        return PreparedTable(records, None, None)
+    table = _table_of(Path(source), **labels)
+    data = audited_data(table.rows, source=source, num_records=num_records)
+    preparation, look = table.preparation(
+        num_records=data.num_records, balanced=data.balanced, seed=seed
+    )
+    records = preparation.applied(table.cells, path=Path(source), label_column=label_column)
+    check_labels(records)
+    return PreparedTable(records, preparation.written(source), look)
+
+
+def _prepared_before(
+    source: str,
+    *,
+    num_records: int | None,
+    seed: int,
+    path: Path,
+    **labels: Any,
+) -> Source:
+    """A table's records by a preparation that is there, if it is that of the same records."""
+    records = read_source(source, **labels, preparation=str(path))
+    data = audited_data(records, source=source, num_records=num_records)
+    try:
+        split_records(
+            records,
+            num_records=data.num_records,
+            balanced=data.balanced,
+            seed=seed,
+            standardised=False,
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}, or give another --name") from None
+    return records
+
+
+def write_missing_preparations(settings: Settings, folder: Path) -> None:
+    """Makes the preparations that the datasets of a config name, and that are not there.
+
+    Args:
+        settings: of the experiment.
+        folder: from which its paths are looked up.
+
+    Raises:
+        InputError: if a table is missing, or something is in its way that is left to the user.
+    """
+    for name, dataset in settings.datasets.items():
+        if dataset.preparation is None or (folder / dataset.preparation).exists():
+            continue
+        path = folder / dataset.source
+        if not _is_table(str(path)):
+            raise InputError(f"datasets.{name}: {path} is not a table; drop the key preparation")
+        table = _table_of(
+            path,
+            label_column=dataset.label_column,
+            label_kind=dataset.label_kind,
+            max_records=dataset.max_records,
+        )
+        split = {key: getattr(dataset, key) for key in _SPLIT}
+        preparation, _ = table.preparation(**split, seed=settings.seed)
+        write_text(folder / dataset.preparation, preparation.written(dataset.source))
+        text = f"note: datasets.{name}: {dataset.preparation} was not there, and has been made"
+        print(text, file=sys.stderr)
