@@ -66,7 +66,7 @@ class Column(ClosedModel):
 
     kind: Kind
     markers: tuple[float, ...] = ()
-    fill: float = Field(0.0, ge=-LARGEST_LIKELY, le=LARGEST_LIKELY)
+    fill: Annotated[float, Field(ge=-LARGEST_LIKELY, le=LARGEST_LIKELY)] = 0.0
     categories: Distinct = ()
     marked: bool = False
 
