@@ -278,7 +278,10 @@ def run_audit(
         if arrays is not None:
             write_source(results / ARRAYS, arrays)
         if preparation is not None:
-            write_text(results / PREPARATION, preparation)
+            kept = results / PREPARATION
+            if kept.exists():  # since the records were read
+                raise InputError(f"{kept} was written meanwhile; run again")
+            write_text(kept, preparation)
         # A cost is estimated of a config that may never be run.
         path = results / (COST if targets else CONFIG)
         if write_config(path, config, by=by) and not targets:

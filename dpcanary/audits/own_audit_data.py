@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from dpcanary.core.files import read_npz, write_atomically
+from dpcanary.data.own_files import class_labels
 from dpcanary.data.record_source import KNOWN_SOURCES, Source
 from dpcanary.data.records import number_labels, records_from
-from dpcanary.data.sources import load_source
+from dpcanary.data.sources import check_labels, load_source
 from dpcanary.errors import InputError
 from dpcanary.training.training_settings import Loss
 
@@ -178,14 +179,17 @@ def _described(source: Source, data: AuditedData) -> str:
 
 
 def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes") -> Source:
-    """Arrays as a source; labels of kind `numbers` may be integers.
+    """Arrays as a source; labels of kind `numbers` may be integers, and classes 0.0 and 1.0.
 
     Raises:
         InputError: if they are no records, or have a number that is NaN or infinite.
     """
-    if label_kind == "numbers":
-        labels = number_labels("labels", np.asarray(labels))
-    return Source("the arrays", records_from("features and labels", features, labels))
+    checked = (number_labels if label_kind == "numbers" else class_labels)(
+        "labels", np.asarray(labels)
+    )
+    source = Source("the arrays", records_from("features and labels", features, checked))
+    check_labels(source)
+    return source
 
 
 def write_source(path: Path, source: Source) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpcanary.audits.own_audit_data import audited_data, source_named
+from dpcanary.audits.own_audit_data import audited_data, read_source, source_named
 from dpcanary.core.files import write_text
 from dpcanary.data.own_files import holds_table
-from dpcanary.data.preparation import Look, Preparation, hashes_of, look_at, read_preparation
+from dpcanary.data.preparation import Look, Preparation, hashes_of, look_at
 from dpcanary.data.record_source import Prepared, Source, is_own
 from dpcanary.data.records import records_from
+from dpcanary.data.sources import check_labels
 from dpcanary.data.splitting import split_records
-from dpcanary.data.table_columns import classes_of, numbers_of
+from dpcanary.data.table_columns import classes_of, judged_label, numbers_of
 from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import Settings
@@ -37,36 +38,36 @@ def _is_table(source: str) -> bool:
 
 @dataclass(frozen=True)
 class _Table:
-    """A user's table as written, with what is known of it before it is prepared.
+    """A user's table as written, with what a split of its records depends on.
 
     Attributes:
         cells: all columns.
-        look: at all rows.
+        label_column: that of the labels.
         rows: records whose only feature is their number; classes are numbered as they come.
     """
 
     cells: pd.DataFrame
-    look: Look
+    label_column: str
     rows: Source
 
-    def preparation(self, **split: Any) -> Preparation:
-        """What follows from the adversary's records; see `split_records` for the split."""
-        # Which records are the adversary's depends on their labels alone.
+    def preparation(self, **split: Any) -> tuple[Preparation, Look]:
+        """What follows from a look at the adversary's records; see `split_records`."""
         auxiliary = split_records(self.rows, **split, standardised=False).auxiliary
         known = self.cells.iloc[np.sort(auxiliary.features[:, 0])]
         look = look_at(
-            self.look.path,
+            Path(self.rows.name),
             known,
-            label_column=self.look.label_column,
+            label_column=self.label_column,
             has_classes=self.rows.training.has_classes,
         )
         if look.is_open:
             raise look.refusal(prepared=True)
-        return Preparation(
+        preparation = Preparation(
             classes=look.classes,
             columns={name: judgement.column for name, judgement in look.columns.items()},
             made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
         )
+        return preparation, look
 
 
 def _table_of(
@@ -74,23 +75,29 @@ def _table_of(
 ) -> _Table:
     """Reads a table; an error says all that a preparation leaves to the user."""
     cells = read_table_as_written(path, label_column)[:max_records]
-    has_classes = label_kind == "classes"
-    look = look_at(path, cells, label_column=label_column, has_classes=has_classes)
+    column, has_classes = cells[label_column], label_kind == "classes"
+    classes, remarks = judged_label(column, has_classes=has_classes)
+    look = Look(path, label_column, {}, classes, tuple(remarks))
     if look.is_open:
         raise look.refusal(prepared=True)
-    column = cells[label_column]
     labels = classes_of(column).factorize()[0] if has_classes else numbers_of(column).to_numpy()
     numbers = np.arange(len(cells))[:, None]
-    return _Table(cells, look, Source(str(path), records_from(path, numbers, labels)))
+    return _Table(cells, label_column, Source(str(path), records_from(path, numbers, labels)))
 
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """A user's table that was prepared: its records, the text of the file, and a look at it."""
+    """A user's table that was prepared.
+
+    Attributes:
+        records: of the table.
+        preparation: the text of the file that is to be written; None if it is there.
+        look: at the adversary's records; None if the file is there, which may have been edited.
+    """
 
     records: Source
-    preparation: str
-    look: Look
+    preparation: str | None
+    look: Look | None
 
 
 def prepared_source(
@@ -110,26 +117,50 @@ def prepared_source(
         label_kind: `classes` or `numbers`.
         num_records: private records; see `audited_data`.
         seed: by which records are private or the adversary's.
-        path: of the preparation. If it is there, made from the same records, it is used, as it may
-            have been edited.
+        path: of the preparation. If it is there, it is used, as it may have been edited.
 
     Raises:
-        InputError: if the source is not a table, or if something is in the way that a preparation
-            leaves to the user.
+        InputError: if the source is not a table, if something is in the way that a preparation
+            leaves to the user, or if the preparation that is there is for other records.
     """
     if not _is_table(source):
         raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
-    table = _table_of(Path(source), label_column=label_column, label_kind=label_kind)
-    data = audited_data(table.rows, source=source, num_records=num_records)
-    preparation = table.preparation(num_records=data.num_records, balanced=data.balanced, seed=seed)
-    text = preparation.written(source)
+    labels: dict[str, Any] = {"label_column": label_column, "label_kind": label_kind}
     if path.exists():
-        written = read_preparation(path)
-        is_same_table = written.columns.keys() == preparation.columns.keys()
-        if is_same_table and written.made_from == preparation.made_from:
-            preparation, text = written, path.read_text(encoding="utf-8")
+        records = _prepared_before(source, **labels, num_records=num_records, seed=seed, path=path)
+        return PreparedTable(records, None, None)
+    table = _table_of(Path(source), **labels)
+    data = audited_data(table.rows, source=source, num_records=num_records)
+    preparation, look = table.preparation(
+        num_records=data.num_records, balanced=data.balanced, seed=seed
+    )
     records = preparation.applied(table.cells, path=Path(source), label_column=label_column)
-    return PreparedTable(records, text, table.look)
+    check_labels(records)
+    return PreparedTable(records, preparation.written(source), look)
+
+
+def _prepared_before(
+    source: str,
+    *,
+    num_records: int | None,
+    seed: int,
+    path: Path,
+    **labels: Any,
+) -> Source:
+    """A table's records by a preparation that is there, if it is that of the same records."""
+    records = read_source(source, **labels, preparation=str(path))
+    data = audited_data(records, source=source, num_records=num_records)
+    try:
+        split_records(
+            records,
+            num_records=data.num_records,
+            balanced=data.balanced,
+            seed=seed,
+            standardised=False,
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}, or give another --name") from None
+    return records
 
 
 def write_missing_preparations(settings: Settings, folder: Path) -> None:
@@ -155,7 +186,7 @@ def write_missing_preparations(settings: Settings, folder: Path) -> None:
             max_records=dataset.max_records,
         )
         split = {key: getattr(dataset, key) for key in _SPLIT}
-        preparation = table.preparation(**split, seed=settings.seed)
+        preparation, _ = table.preparation(**split, seed=settings.seed)
         write_text(folder / dataset.preparation, preparation.written(dataset.source))
         text = f"note: datasets.{name}: {dataset.preparation} was not there, and has been made"
         print(text, file=sys.stderr)

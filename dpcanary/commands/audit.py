@@ -156,7 +156,9 @@ def audit(
             features, **labels, num_records=num_records, seed=seed, path=Path(path)
         )
         found, preparation = prepared.records, prepared.preparation
-        typer.echo("\n".join([*prepared.look.lines(), f"Preparation: {path}"]), err=True)
+        lines = prepared.look.lines() if prepared.look else []
+        there = " (it is there, and is used as it is)" * (prepared.look is None)
+        typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
     else:
         found = read_source(features, **labels, image_size=image_size)
     data = audited_data(

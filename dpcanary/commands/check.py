@@ -10,6 +10,7 @@ import typer
 from dpcanary.commands.training_options import Json
 from dpcanary.core.printing import print_json
 from dpcanary.errors import InputError
+from dpcanary.training.training_settings import Loss
 
 if TYPE_CHECKING:
     from dpcanary.checking.findings import CheckResult
@@ -48,6 +49,9 @@ def check(
         str | None,
         typer.Option(help="Of a table: a file that `dpcanary audit --prepare` has written."),
     ] = None,
+    loss: Annotated[
+        Loss, typer.Option(help="With squared_error, the labels of --features are numbers.")
+    ] = Loss.CROSS_ENTROPY,
     neighbours: Annotated[
         str,
         typer.Option(
@@ -103,7 +107,7 @@ def check(
       dpcanary check --features patients.csv --label-column diagnosis
     """
     if features and not (training or model or neighbours):
-        _look_at(features, label_column, as_json=as_json)
+        _look_at(features, label_column, loss, as_json=as_json)
         return
     if sum(map(bool, (training, model, neighbours))) != 1:
         raise typer.BadParameter("give either a loop, --model or --neighbours, or --features alone")
@@ -113,6 +117,7 @@ def check(
             features,
             label_column,
             preparation,
+            loss,
             first_steps,
             seed,
             report,
@@ -122,7 +127,7 @@ def check(
     if first_steps is not None or report is not None:
         raise typer.BadParameter("--first-steps and --report are for --neighbours")
     if model:
-        _check_model(model, features, label_column, preparation, as_json=as_json)
+        _check_model(model, features, label_column, preparation, loss, as_json=as_json)
         return
     from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
@@ -143,10 +148,11 @@ def check(
     _show(found, further, as_json=as_json)
 
 
-def _look_at(features: str, label_column: str, *, as_json: bool) -> None:
+def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> None:
+    from dpcanary.audits.own_audit_data import label_kind_of
     from dpcanary.audits.own_preparation import look_at_source
 
-    look = look_at_source(features, label_column=label_column, label_kind="classes")
+    look = look_at_source(features, label_column=label_column, label_kind=label_kind_of(loss))
     if look is None:
         raise InputError(f"{features} is not a table, so there are no columns to look at")
     if as_json:
@@ -158,7 +164,13 @@ def _look_at(features: str, label_column: str, *, as_json: bool) -> None:
 
 
 def _check_model(
-    model: str, features: str, label_column: str, preparation: str | None, *, as_json: bool
+    model: str,
+    features: str,
+    label_column: str,
+    preparation: str | None,
+    loss: Loss,
+    *,
+    as_json: bool,
 ) -> None:
     from dpcanary.checking.model.model_check import check_model
 
@@ -166,7 +178,7 @@ def _check_model(
     parts = built if isinstance(built, tuple) else (built,)
     found = check_model(
         parts[0],
-        _records(features, label_column, preparation),
+        _records(features, label_column, preparation, loss),
         parts[1] if len(parts) > 1 else None,
         optimizer=parts[2] if len(parts) > 2 else None,
         on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
@@ -179,6 +191,7 @@ def _check_neighbours(
     features: str,
     label_column: str,
     preparation: str | None,
+    loss: Loss,
     num_steps: int | None,
     seed: int,
     report: Path | None,
@@ -190,7 +203,7 @@ def _check_neighbours(
     from dpcanary.checking.neighbours.neighbours_check import check_neighbours
 
     train = _loaded(training)
-    records = _records(features, label_column, preparation, option="--neighbours")
+    records = _records(features, label_column, preparation, loss, option="--neighbours")
     is_read = not (":" in features and not Path(features).exists())
     dataset = TensorDataset(*records) if is_read else records
     result = check_neighbours(train, dataset, num_steps=num_steps, seed=seed)
@@ -213,7 +226,12 @@ def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> No
 
 
 def _records(
-    features: str, label_column: str, preparation: str | None, *, option: str = "--model"
+    features: str,
+    label_column: str,
+    preparation: str | None,
+    loss: Loss,
+    *,
+    option: str = "--model",
 ) -> Any:
     """A dataset or a pair of inputs and labels, from a file or a function."""
     if not features:
@@ -222,12 +240,17 @@ def _records(
         return _loaded(features)()
     import torch
 
-    from dpcanary.audits.own_audit_data import read_source
+    from dpcanary.audits.own_audit_data import label_kind_of, read_source
 
-    found = read_source(features, label_column=label_column, preparation=preparation).training
+    found = read_source(
+        features,
+        label_column=label_column,
+        label_kind=label_kind_of(loss),
+        preparation=preparation,
+    ).training
     inputs = torch.from_numpy(found.features)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
-    return inputs, torch.from_numpy(found.labels).long()
+    return inputs, torch.from_numpy(found.labels)
 
 
 def _loaded(place: str) -> Any:

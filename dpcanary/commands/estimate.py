@@ -178,7 +178,7 @@ def estimate(
     if (not scores) == (ranks is None):
         raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
     mechanism = _mechanism(
-        conversion or [], adjacency or Adjacency.SUBSTITUTE, sample_rate, num_steps
+        conversion or [], adjacency or Adjacency.SUBSTITUTE, sample_rate, num_steps, every=every
     )
     if ranks is not None:
         from dpcanary.commands.ranks import RanksAsked, print_ranks
@@ -219,6 +219,8 @@ def estimate(
     found = found.swapped if lower else found
     if adjacency is None and (found.of_membership or one_run):
         adjacency = Adjacency.ADD_REMOVE
+    if mechanism and adjacency:
+        mechanism = mechanism.under(adjacency)
     default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
@@ -274,15 +276,22 @@ def _mechanism(
     adjacency: Adjacency,
     sample_rate: float | None,
     num_steps: int | None,
+    *,
+    every: bool,
 ) -> Mechanism | None:
     """The training whose exact curves are asked for; None if its options are not given."""
+    is_asked = Conversion.SUBSAMPLED_GAUSSIAN in conversions
     if (sample_rate, num_steps) == (None, None):
-        if Conversion.SUBSAMPLED_GAUSSIAN in conversions:
+        if is_asked:
             raise typer.BadParameter(
                 "--conversion subsampled_gaussian needs --sample-rate and --num-steps, which name"
                 " the curves of the training"
             )
         return None
+    if not (is_asked or every):
+        raise typer.BadParameter(
+            "--sample-rate and --num-steps are for --conversion subsampled_gaussian, or --all"
+        )
     if sample_rate is None or num_steps is None:
         raise typer.BadParameter("give --sample-rate and --num-steps together")
     return Mechanism(adjacency, sample_rate=sample_rate, num_steps=num_steps)

@@ -19,15 +19,20 @@ _IMAGES = (
     *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"),
     *(".tif", ".tiff", ".ppm", ".pgm"),
 )
-_PARTS = {"train": "training", "training": "training", "test": "test"}
+_PARTS = {
+    **dict.fromkeys(("train", "training"), "training"),
+    **dict.fromkeys(("test", "val", "valid", "validation"), "test"),
+}
 _GREY = ("1", "L", "LA")
+# Pillow saturates others, such as 16 bits, when it makes bytes of them.
+_OF_BYTES = (*_GREY, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def read_image_folder(folder: Path, *, size: int | None) -> Source:
     """Reads images as bytes, shape (n, 3, height, width), or (n, 1, ...) if all are grey.
 
     The class of an image is the folder that it is in; classes are numbered in alphabetical order.
-    Images in `train/<class>/` and `test/<class>/` are the two parts of the source.
+    Images in `train/<class>/` and `test/<class>/` (or `val`) are the two parts of the source.
 
     Args:
         folder: with a folder for each class.
@@ -35,14 +40,10 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
             default, images are as they are, and must all have the same size.
 
     Raises:
-        InputError: if there are no classes, an image is damaged, or sizes differ.
+        InputError: if there are no classes, an image is damaged or has more than 8 bits a channel,
+            sizes differ, or folders of parts stand beside others or each other.
     """
-    files = files_in_folder(folder, *_IMAGES)
-    top = {path.relative_to(folder).parts[0] for path in files}
-    has_parts = bool(top) and top <= {*_PARTS}
-    roots = {part: folder / part for part in sorted(top)} if has_parts else {"train": folder}
-    labelled = {part: _labelled(root) for part, root in roots.items()}
-    named = {_PARTS[part]: found for part, found in labelled.items()}
+    named = {part: _labelled(root) for part, root in _parts(folder).items()}
     classes = sorted({name for found in named.values() for name, _ in found})
     if len(classes) < 2 or "training" not in named:
         raise InputError(
@@ -55,10 +56,28 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
     mode = "L" if is_grey else "RGB"
     parts = {}
     for part, found in named.items():
-        images = _stacked(folder, [_image(path, mode, size) for _, path in found])
-        labels = np.array([classes.index(name) for name, _ in found])
-        parts[part] = Records(images, labels)
+        images = _stacked(folder, [path for _, path in found], mode, size)
+        parts[part] = Records(images, np.searchsorted(classes, [name for name, _ in found]))
     return Source(str(folder), parts["training"], parts.get("test"), class_names=tuple(classes))
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """The folder of each part: `folder` itself where none below it has the name of a part."""
+    top = sorted({name for name, _ in _labelled(folder)})
+    parts = {name: _PARTS[name.lower()] for name in top if name.lower() in _PARTS}
+    if not parts:
+        return {"training": folder}
+    if others := [name for name in top if name not in parts]:
+        raise InputError(
+            f"{folder} has folders of parts ({', '.join(parts)}) beside others"
+            f" ({', '.join(others[:5])}): move the others, or rename a class of this name"
+        )
+    if len({*parts.values()}) < len(parts):
+        raise InputError(
+            f"{folder}: of the folders {', '.join(parts)}, two are the same part, training or test"
+            " (val is one for test); leave one out"
+        )
+    return {part: folder / name for name, part in parts.items()}
 
 
 def _labelled(root: Path) -> list[tuple[str, Path]]:
@@ -69,6 +88,11 @@ def _labelled(root: Path) -> list[tuple[str, Path]]:
 
 def _mode(path: Path) -> str:
     with reading_source(path), Image.open(path) as image:
+        if image.mode not in _OF_BYTES:
+            raise InputError(
+                f"{path} has the mode {image.mode}: its pixels are no bytes; save it with 8 bits a"
+                " channel"
+            )
         return str(image.mode)
 
 
@@ -81,12 +105,19 @@ def _image(path: Path, mode: str, size: int | None) -> NDArray[np.uint8]:
     return np.moveaxis(np.atleast_3d(pixels), -1, 0)
 
 
-def _stacked(folder: Path, images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    sizes = Counter(f"{image.shape[2]} x {image.shape[1]}" for image in images)
+def _stacked(folder: Path, paths: list[Path], mode: str, size: int | None) -> NDArray[np.uint8]:
+    stacked, sizes = np.empty(0, np.uint8), Counter[str]()
+    for row, path in enumerate(paths):
+        image = _image(path, mode, size)
+        if row == 0:
+            stacked = np.empty((len(paths), *image.shape), np.uint8)
+        sizes[f"{image.shape[2]} x {image.shape[1]}"] += 1
+        if len(sizes) == 1:
+            stacked[row] = image
     if len(sizes) > 1:
         common = ", ".join(f"{name} ({count:,})" for name, count in sizes.most_common(3))
         raise InputError(
             f"{folder}: its images have {len(sizes)} sizes, such as {common}; set image_size (the"
             " option --image-size), to which each is cut and scaled"
         )
-    return np.stack(images)
+    return stacked

@@ -18,6 +18,7 @@ from dpcanary.data.table_columns import (
     LARGEST_LIKELY,
     remarks_on_label,
     remarks_on_numbers,
+    texts_of,
 )
 from dpcanary.data.table_files import (
     PARQUET,
@@ -107,12 +108,12 @@ def _part(path: Path, arrays: Arrays, prefix: str, label_kind: str) -> Records:
     numbers = arrays[features]
     if numbers.dtype.kind not in "fiub":
         raise InputError(f"{path}: {features} must be real numbers, not {numbers.dtype}")
-    check = number_labels if label_kind == "numbers" else _classes
+    check = number_labels if label_kind == "numbers" else class_labels
     checked = check(f"{path}: {labels}", arrays[labels])
     return records_from(path, as_numbers(numbers), checked)
 
 
-def _classes(where: str, labels: NDArray[Any]) -> NDArray[Any]:
+def class_labels(where: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Labels that are classes, in whichever type they are stored: 1.0 and true are class 1."""
     are_whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
     return integer_labels(where, labels.astype(np.int64) if are_whole else labels)
@@ -150,9 +151,16 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     """
     table = read_typed_table(path, label_column)
     columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns = {name: _decoded(column) for name, column in columns.items()}
     for name, column in columns.items():
-        if pa.types.is_binary(column.type):  # what pyarrow cannot read as UTF-8
-            raise InputError(f"{path}: the texts in column {name!r} are not UTF-8; {SAVE_AS_UTF8}")
+        if pa.types.is_binary(column.type):  # of a text file, what pyarrow cannot read as UTF-8
+            is_binary = path.is_dir() or path.suffix == PARQUET
+            wrong = (
+                f"column {name!r} holds bytes; drop it, or make numbers or texts of it"
+                if is_binary
+                else f"the texts in column {name!r} are not UTF-8; {SAVE_AS_UTF8}"
+            )
+            raise InputError(f"{path}: {wrong}")
     named = _labels(path, columns.pop(label_column), label_kind)
     found = {name: _values(column) for name, column in columns.items()}
     values = {name: column for name, column in found.items() if column is not None}
@@ -180,22 +188,29 @@ def _labels(
     path: Path, column: Any, label_kind: str
 ) -> tuple[NDArray[Any], tuple[str, ...]] | None:
     """Labels, and the names of their classes if they are texts; None if some cannot be used."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     numbers = _values(column)
     if numbers is not None:
         if label_kind == "numbers":
             return number_labels(str(path), numbers), ()
         try:
-            return _classes(str(path), numbers), ()
+            return class_labels(str(path), numbers), ()
         except InputError:
             return None
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    texts = np.array(column.to_pylist() if is_text else [None], dtype=object)
-    if label_kind == "numbers" or not all(texts):  # None, or empty
+    if label_kind == "numbers" or not is_text:
         return None
-    classes, labels = np.unique(texts.astype(str), return_inverse=True)
+    texts = texts_of(column.to_pandas())
+    if texts.isna().any():
+        return None
+    classes, labels = np.unique(texts.to_numpy(str), return_inverse=True)
     return labels.astype(np.int64), tuple(map(str, classes))
+
+
+def _decoded(column: Any) -> Any:
+    """A column without a dictionary, and with binary fractions in place of decimal ones."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column
 
 
 def _values(column: Any) -> NDArray[Any] | None:

@@ -1,8 +1,9 @@
 """How a user's table becomes numbers: from a look at its columns, by a file that people can read.
 
 All that a preparation takes from records (which columns are used, medians, categories, classes) it
-takes from those of the adversary. Each record is then encoded by itself, so that two datasets that
-differ in a record differ in this one after preparation, too.
+takes from those of the adversary, and each record is then encoded by itself. So two datasets that
+differ in a record differ in this one alone after preparation, too, if the same records are private.
+A balanced split chooses these by the labels of all records, and no split by anything else of them.
 """
 
 import json
@@ -25,6 +26,7 @@ from dpcanary.data.record_source import Prepared, Source
 from dpcanary.data.records import Records
 from dpcanary.data.table_columns import (
     Column,
+    Distinct,
     Judgement,
     Remark,
     classes_of,
@@ -51,7 +53,7 @@ class Preparation(ClosedModel):
             they must come from elsewhere, and nothing is compared.
     """
 
-    classes: tuple[str, ...] = ()
+    classes: Distinct = ()
     columns: dict[str, Column]
     made_from: Sha256 | None = None
 
@@ -104,8 +106,8 @@ class Preparation(ClosedModel):
         return (
             f"# What is done with the columns of {Path(source).name}: numbers and categories are"
             " used, all else is dropped.\n"
-            "# Written by dpcanary, from the adversary's records alone. You may edit it.\n"
-            f"{text}"
+            "# Written by dpcanary, from the adversary's records alone, which a balanced split"
+            f" chooses by labels. You may edit it.\n{text}"
         )
 
 

@@ -57,6 +57,9 @@ KNOWN_SOURCES = {
     "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
     "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
 }
+LABELS_ARE_CLASSES = (
+    "source {} has classes; labels that are numbers (loss squared_error) are for files of your own"
+)
 OWN_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of a user's own files
 
 

@@ -19,6 +19,7 @@ from dpcanary.data.public_datasets import (
 )
 from dpcanary.data.record_source import (
     KNOWN_SOURCES,
+    LABELS_ARE_CLASSES,
     OWN_SUFFIXES,
     Source,
     check_hashes,
@@ -97,10 +98,10 @@ def load_source(
             files or own, label_column=label_column, label_kind=label_kind, image_size=image_size
         )
         kept = whole.first(max_records=max_records, num_test=num_test)
-        _check_classes(kept)
+        check_labels(kept)
         return kept
     if label_kind != "classes":
-        raise InputError(f"source {source} has classes: label_kind {label_kind} is for own files")
+        raise InputError(LABELS_ARE_CLASSES.format(source))
     if len(files) < min(entry.max_files, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
     if len(files) > entry.max_files:
@@ -117,7 +118,7 @@ def load_source(
 _FEW = 4  # so few records may all be of different classes
 
 
-def _check_classes(kept: Source) -> None:
+def check_labels(kept: Source) -> None:
     """Refuses a single label, and gaps: an output would be trained for a class without a record."""
     labels = np.unique(kept.training.labels)
     if len(labels) == 1:

@@ -3,11 +3,12 @@
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
 
 from dpcanary.core.setting_fields import ClosedModel
 
@@ -22,11 +23,17 @@ _MOST_UNREADABLE = 0.1
 # Fewer values that all differ are not a sign of identifiers, nor of free text.
 MANY_ROWS = 20
 _FEW_TEXTS = 10
-# Identifiers that count, of records that are a part of all, lie so close.
-_ROWS_PER_IDENTIFIER = 20
-_IDENTIFIER = re.compile(r"(?i:(?:^|[\W_])(?:id|uuid|guid|key|index|nr|no))$|(?<=[a-z])I[dD]$")
+# Numbers that count the records of a file lie so close; those of a part of them, in the order of
+# the file, so close.
+_CLOSE, _CLOSE_IN_ORDER = 2, 20
+_IDENTIFIER = re.compile(r"(?i:(?:^|[\W_])(?:id|uuid|guid|key|nr))$|(?<=[a-z])I[dD]$")
 _MOST_CATEGORIES = 20
+_YEAR = "(?:1[89]|20)[0-9]{2}"
+_WITH_YEAR = rf"(?<!\d)(?:\d\d?[-/.]{_YEAR}|{_YEAR}[-/.]\d\d?)(?!\d)"
+_THREE_GROUPS = r"^\d\d?[-/.]\d\d?[-/.]\d\d(?!\d)"
 _DATES_TRIED, _SHARE_OF_DATES = 1000, 0.9
+# Labels that are integers but for a point are named as integers.
+_WHOLE = r"^(-?(?:0|[1-9]\d*))\.0*$"
 # So few records may all be of different classes.
 _FEW_RECORDS = 4
 # More whole numbers as labels may be counts; more fractions are measured.
@@ -35,6 +42,15 @@ _NOT_FILLED = "kept; remove these rows if missing"
 _REGRESSION = "for regression: --loss squared_error"
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant"]
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len({*values}) < len(values):
+        raise ValueError("a value is there twice")
+    return values
+
+
+Distinct = Annotated[tuple[str, ...], AfterValidator(_distinct)]
 
 
 class Column(ClosedModel):
@@ -50,13 +66,14 @@ class Column(ClosedModel):
 
     kind: Kind
     markers: tuple[float, ...] = ()
-    fill: float = 0.0
-    categories: tuple[str, ...] = ()
+    fill: Annotated[float, Field(ge=-LARGEST_LIKELY, le=LARGEST_LIKELY)] = 0.0
+    categories: Distinct = ()
     marked: bool = False
 
     def encoded(self, name: str, cells: "pd.Series[Any]") -> pd.DataFrame:
         """The numbers that stand for a column: each row depends on its own cell alone."""
         columns: dict[str, Any] = {}
+        is_missing = None
         if self.kind == "number":
             numbers = numbers_of(cells)
             numbers = numbers.mask(numbers.isin(self.markers))
@@ -65,7 +82,7 @@ class Column(ClosedModel):
             texts = texts_of(cells)
             is_missing = texts.isna()
             columns = {f"{name} = {text}": texts.eq(text) for text in self.categories}
-        if self.marked:
+        if self.marked and is_missing is not None:
             columns[f"{name} is missing"] = is_missing
         return pd.DataFrame(columns, index=cells.index).astype(np.float64)
 
@@ -139,12 +156,12 @@ def markers_among(numbers: NDArray[Any]) -> list[float]:
     return [float(value) for value in values[are_nines & (distance > high - low)]]
 
 
-def are_identifiers(name: str, numbers: NDArray[Any]) -> bool:
-    """Whether numbers count the records, or are whole and different under a name of identifiers."""
-    if not _differ_in_all_rows(numbers):
-        return False
+def _are_identifiers(name: str, numbers: NDArray[Any]) -> bool:
+    """Whether numbers that all differ count the records, or have a name of identifiers."""
+    are_in_order = bool(np.all(np.diff(numbers.astype(np.float64)) > 0))
+    most = len(numbers) * (_CLOSE_IN_ORDER if are_in_order else _CLOSE)
     spread = float(numbers.max()) - float(numbers.min())
-    return bool(_IDENTIFIER.search(name)) or spread <= _ROWS_PER_IDENTIFIER * len(numbers)
+    return bool(_IDENTIFIER.search(name)) or spread <= most
 
 
 def _differ_in_all_rows(numbers: NDArray[Any]) -> bool:
@@ -155,14 +172,16 @@ def _differ_in_all_rows(numbers: NDArray[Any]) -> bool:
 
 def judged(name: str, cells: "pd.Series[Any]") -> Judgement:
     """Judges a column by these rows of it."""
-    texts, numbers = texts_of(cells), numbers_of(cells)
-    is_missing = texts.isna()
+    numbers = numbers_of(cells)
+    values = cells if pd.api.types.is_numeric_dtype(cells) else texts_of(cells)
+    is_missing = values.isna()
     unreadable = numbers.isna() & ~is_missing
-    if texts.nunique() < (1 if is_missing.any() else 2) or is_missing.all():
+    if values.nunique() < (1 if is_missing.any() else 2) or is_missing.all():
         what = "empty" if is_missing.all() else "the same in all rows"
         return Judgement(Column(kind="constant"), (Remark(what, "dropped"),))
-    if unreadable.sum() <= _MOST_UNREADABLE * len(cells.dropna()):
+    if unreadable.sum() <= _MOST_UNREADABLE * (~is_missing).sum():
         return _number(name, numbers, is_missing, unreadable)
+    texts = texts_of(cells)
     if _are_dates(cells, texts):
         return Judgement(Column(kind="date"), (Remark("dates", "dropped"),))
     num_texts, counts = texts.nunique(), texts.value_counts()
@@ -183,26 +202,31 @@ def judged(name: str, cells: "pd.Series[Any]") -> Judgement:
 
 def remarks_on_numbers(name: str, numbers: NDArray[Any]) -> list[Remark]:
     """What is to be said of numbers that can be used as they are."""
-    if are_identifiers(name, numbers):
-        return [Remark("differs in all rows", "dropped", blocks=False)]
+    return _looked_at(name, numbers)[2]
+
+
+def _looked_at(name: str, numbers: NDArray[Any]) -> tuple[bool, list[float], list[Remark]]:
+    """Whether numbers are identifiers, which stand for missing ones, and what is to be said."""
+    differ = _differ_in_all_rows(numbers)
+    if differ and _are_identifiers(name, numbers):
+        return True, [], [Remark("differs in all rows", "dropped", blocks=False)]
+    markers = markers_among(numbers)
     remarks = [
         Remark(f"{marker:.0f} in {np.sum(numbers == marker):,} rows", "missing", blocks=False)
-        for marker in markers_among(numbers)
+        for marker in markers
     ]
-    if _differ_in_all_rows(numbers):
+    if differ:
         remedy = "kept; drop it if it is an identifier"
         remarks.append(Remark("differs in all rows", remedy, blocks=False))
-    return remarks
+    return False, markers, remarks
 
 
 def _number(name: str, numbers: Any, is_missing: Any, unreadable: Any) -> Judgement:
-    values = numbers.to_numpy()
-    remarks = remarks_on_numbers(name, values)
-    if are_identifiers(name, values):
+    are_identifiers, markers, remarks = _looked_at(name, numbers.to_numpy())
+    if are_identifiers:
         return Judgement(Column(kind="identifier"), tuple(remarks))
     if unreadable.any():
         remarks.append(Remark(f"{unreadable.sum():,} not numbers", "missing"))
-    markers = markers_among(values)
     known = numbers.mask(numbers.isin(markers))
     remarks += _missing(is_missing, "the median, and a 0/1 column for missing")
     column = Column(
@@ -221,8 +245,11 @@ def _missing(is_missing: Any, remedy: str) -> list[Remark]:
 def _are_dates(cells: "pd.Series[Any]", texts: "pd.Series[str]") -> bool:
     if pd.api.types.is_datetime64_any_dtype(cells):
         return True
-    tried = texts.dropna().drop_duplicates().head(_DATES_TRIED)
-    if not tried.str.contains(r"\d[-/.:]\d").all():
+    distinct = texts.dropna().drop_duplicates()
+    tried = distinct.head(_DATES_TRIED)
+    # Few texts without a year may be scores, bands or odds: 1-3 could be the first of March.
+    shapes = _WITH_YEAR if len(distinct) <= _MOST_CATEGORIES else f"{_WITH_YEAR}|{_THREE_GROUPS}"
+    if not tried.str.contains(shapes).all():
         return False
     with warnings.catch_warnings():  # of a format that is not recognised
         warnings.simplefilter("ignore", UserWarning)
@@ -231,9 +258,8 @@ def _are_dates(cells: "pd.Series[Any]", texts: "pd.Series[str]") -> bool:
 
 
 def classes_of(cells: "pd.Series[Any]") -> "pd.Series[str]":
-    """The names of the classes that labels stand for: 1.0 and true are class 1."""
-    texts, numbers = texts_of(cells), numbers_of(cells)
-    return texts.where(numbers.isna(), numbers.map(_in_digits, na_action="ignore"))
+    """The names of the classes that labels stand for: 1.0 is class 1; 01 and 1 are two classes."""
+    return texts_of(cells).str.replace(_WHOLE, r"\1", regex=True)
 
 
 def judged_label(

@@ -4,12 +4,14 @@ import csv
 import gzip
 import logging
 import re
+from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
@@ -23,7 +25,10 @@ PARQUET = ".parquet"
 _DELIMITERS = ",;\t|"
 _MOST_HEADER_BYTES = 2**20
 _WHOLE_FILE = 2**31 - 1
+# Spreadsheets separate columns so where the decimal point is a comma.
+_OF_DECIMAL_COMMAS = ";"
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+)\s*$"
+_THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2},\d{3}\s*$"
 _LOG = logging.getLogger(__name__)
 
 
@@ -38,14 +43,28 @@ def read_typed_table(path: Path, label_column: str) -> Any:
     delimiter, names = _header(path)
     _check_names(path, names, label_column)
     table = _text(path, delimiter)
-    if delimiter == "," or not _num_texts(table):
+    if delimiter != _OF_DECIMAL_COMMAS or not _num_texts(table):
         return table
-    # The decimal point may be a comma.
+    _warn_of_thousands(path, table)
     return min(table, _text(path, delimiter, decimal_point=","), key=_num_texts)
 
 
 def _num_texts(table: Any) -> int:
     return sum(map(pa.types.is_string, table.schema.types))
+
+
+def _warn_of_thousands(path: Path, table: Any) -> None:
+    """Says of which columns the decimal commas may group thousands."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_string(column.type):
+            commas = column.filter(pc.match_substring_regex(column, _DECIMAL_COMMA))
+            if len(commas) and pc.all(pc.match_substring_regex(commas, _THOUSANDS)).as_py():
+                _LOG.warning(
+                    "warning: %s: column %r: commas are read as decimal points; if they group"
+                    " thousands, remove them",
+                    path,
+                    name,
+                )
 
 
 def read_table_as_written(path: Path, label_column: str) -> pd.DataFrame:
@@ -57,14 +76,24 @@ def read_table_as_written(path: Path, label_column: str) -> pd.DataFrame:
         InputError: see `read_typed_table`.
     """
     if _is_parquet(path):
-        return pd.DataFrame(_parquet(path, label_column).to_pandas(ignore_metadata=True))
+        table = _parquet(path, label_column)
+        return pd.DataFrame(table.to_pandas(ignore_metadata=True, types_mapper=_with_nulls))
     delimiter, names = _header(path)
     _check_names(path, names, label_column)
     types = dict.fromkeys(names, pa.string())
-    table = _text(path, delimiter, column_types=types, strings_can_be_null=True).to_pandas()
-    if delimiter != ",":
-        table = table.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
-    return pd.DataFrame(table)
+    table = _text(path, delimiter, column_types=types, strings_can_be_null=True)
+    if delimiter == _OF_DECIMAL_COMMAS:
+        _warn_of_thousands(path, table)
+        points = [
+            pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2") for column in table.columns
+        ]
+        table = pa.table(points, names=table.column_names)
+    return pd.DataFrame(table.to_pandas())
+
+
+def _with_nulls(kind: Any) -> Any:
+    """A type in which integers stay as they are if one of them is missing."""
+    return pd.ArrowDtype(kind) if pa.types.is_integer(kind) else None
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
@@ -79,6 +108,11 @@ def _parquet(path: Path, label_column: str) -> Any:
     """The table of a file, or of all files in a folder in the order of their names."""
     with _reading(path):
         files = files_in_folder(path, PARQUET) if path.is_dir() else [path]
+        if path.is_dir() and any("=" in str(file.parent.relative_to(path)) for file in files):
+            raise InputError(
+                f"{path}: names of its folders hold the values of a column; write the table"
+                " without partitions"
+            )
         tables = [_without_index(path, pq.read_table(file)) for file in files]
         table = pa.concat_tables(tables, promote_options="permissive")
     _check_names(path, table.column_names, label_column)
@@ -126,7 +160,7 @@ def _header(path: Path) -> tuple[str, list[str]]:
 
 
 def _check_names(path: Path, names: list[str], label_column: str) -> None:
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(
             f"{path} has several columns {listed([*map(repr, repeated)])}; rename or drop them"
         )

@@ -12,7 +12,7 @@ from dpcanary.core.setting_fields import ClosedModel, Name, Sha256
 from dpcanary.data.dataset_settings import SourceKeys, SplitKeys
 from dpcanary.data.encoder_settings import EncodingKeys
 from dpcanary.data.observations import Observation
-from dpcanary.data.record_source import KNOWN_SOURCES, OWN_SUFFIXES, is_own
+from dpcanary.data.record_source import KNOWN_SOURCES, LABELS_ARE_CLASSES, OWN_SUFFIXES, is_own
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.estimation_settings import EstimationKeys
 from dpcanary.estimation.rule_catalogue import (
@@ -48,6 +48,12 @@ class Dataset(SourceKeys, EncodingKeys, SplitKeys):
         for key in ("preparation", "image_size"):
             if getattr(self, key) is not None and not is_own(self.source):
                 raise ValueError(f"{key} is for files of your own, and not for {self.source}")
+        if self.label_kind != "classes" and not is_own(self.source):
+            raise ValueError(LABELS_ARE_CLASSES.format(self.source))
+        if self.preparation is not None and self.source.endswith(".npz"):
+            raise ValueError(f"preparation is for tables, and not for {self.source}")
+        if self.image_size is not None and not self.source.endswith("/"):
+            raise ValueError(f"image_size is for folders of images, and not for {self.source}")
         if self.encoder_revision and not self.encoder:
             raise ValueError("encoder_revision needs an encoder")
         return self

@@ -74,6 +74,9 @@ def pool_scores(
                 f" {len(shard.run)} runs, {len(shard.step)} steps and {stage.num_slots} slots"
                 + (f" of {num_candidates} values" if is_of_secrets else "")
             )
+        if np.isnan(new).any():
+            run = shard.run[int(np.argmax(np.isnan(new).any(axis=tuple(range(1, new.ndim)))))]
+            raise InputError(f"{stage.score_function} returned NaN for run {run}")
         if is_of_secrets:
             new = ranks_among(new, shard.world[:, None])  # the same at all steps
         place = np.divmod(shard.run, stage.num_runs)  # repeat, and run in it

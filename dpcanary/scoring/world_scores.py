@@ -103,6 +103,11 @@ def read_world_scores(
         return _of_two_files(path, columns, other, score)
     if "header" in columns and path.suffix == ".npz":
         scored = read_scores(path)
+        if scored.num_candidates:
+            raise InputError(
+                f"{path} holds ranks of secrets, not scores of two worlds; give them as a column"
+                " `rank` of a table, by --ranks"
+            )
         return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
     if pair := _pair(path, columns, score=score, world0=world0):
         first, second = (_scores(path, name, columns[name]) for name in pair)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import dpcanary
 from dpcanary import estimate_epsilon
-from dpcanary.audits.own_audit import config_of, name_of, write_config
+from dpcanary.audits.own_audit import config_of, name_of, run_audit, write_config
 from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.workflow_run import _only_looks, run_config
 from dpcanary.cli import app
@@ -108,6 +108,29 @@ def test_arrays_are_written_once(tmp_path):
         written = load_source(str(path)).training
         np.testing.assert_array_equal(written.features, arrays[0])
         np.testing.assert_array_equal(written.labels, arrays[1])
+
+
+def test_labels_of_arrays_are_what_a_file_may_have():
+    features = np.zeros((9, 2))
+    classes = source_of_arrays(features, np.array([0.0, 1.0, 2.0] * 3)).training.labels
+    assert (classes.dtype, classes.tolist()) == (np.int64, [0, 1, 2] * 3)
+    for labels, message in [
+        ([0.5, 1.0, 2.0] * 3, "labels: labels must be integers from 0"),
+        (np.array([0, 1, 2] * 3) + 10**13, "no record has label 0"),
+        ([1] * 9, "all records have the same label"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            source_of_arrays(features, labels)
+
+
+def test_a_preparation_of_another_run_is_not_replaced(tmp_path):
+    config = config_of(DIGITS, name="mine", shared=SHARED, keys={**KEYS, "canary": "gradient"})
+    path = tmp_path / "results/mine/preparation.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("theirs")
+    with pytest.raises(InputError, match=r"preparation\.yaml was written meanwhile; run again"):
+        run_audit(config, root=tmp_path, by="a test", preparation="mine", targets=["any"])
+    assert path.read_text() == "theirs"
 
 
 def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):

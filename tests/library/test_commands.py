@@ -268,6 +268,10 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     accuracy = np.ones((2, 40), np.float32)
     write_scores(path, AuditScores(header, np.array([5, 10]), scores, world, accuracy))
     last, of_world = scores[0, :, :, 1], world[0]
+    ranks = AuditScores(header | {"num_candidates": 2}, np.array([5, 10]), scores, world, accuracy)
+    write_scores(tmp_path / "ranks.npz", ranks)
+    with pytest.raises(InputError, match=r"ranks of secrets, not scores of two worlds; .* --ranks"):
+        read_world_scores(tmp_path / "ranks.npz")
     read = read_world_scores(path)
     for found, sign in ((read, 1), (read.swapped, -1)):
         assert found.num_slots == 3
@@ -790,6 +794,13 @@ def test_the_exact_curves_of_a_training_need_its_rate_and_steps(written, tmp_pat
     assert of_scores["epsilon_lower"] == estimate_epsilon(**given, **own).epsilon_lower > 1
     for given in (asked, [*asked, *rate]):
         assert "--num-steps" in refused(*given, *ranks)
+    for given in (ranks, scores):  # which other conversions do not use
+        assert "are for --conversion" in refused(*asked[:3], *given, *rate, *steps)
+    # The adjacency of members and others is that of the curves, too.
+    table = table_of()
+    of_members = written(pd.DataFrame({"score": table["score"], "member": 1 - table["world"]}))
+    [found] = as_json(*asked, of_members, *scores[1:3], *rate, *steps)["bounds"]
+    assert found["epsilon_lower"] == of_scores["epsilon_lower"]
 
 
 def test_the_law_of_secrets_is_checked_by_a_command(tmp_path):

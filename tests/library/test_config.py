@@ -153,7 +153,8 @@ def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
 
 
 def test_where_labels_are_numbers_scores_are_losses_and_the_dataset_says_so():
-    numbers = {"datasets": {"digits": DATASETS["digits"] | {"label_kind": "numbers"}}}
+    own = {"source": "mine.csv", "label_kind": "numbers"}
+    numbers = {"datasets": {"digits": DATASETS["digits"] | own}}
     for canary, score in (("mislabeled", "loss"), ("gradient", "coordinate"), ("loss", "loss")):
         audits = parsed(numbers, loss="squared_error", canary=canary).audits
         assert audits["steps"].score == score
@@ -453,8 +454,8 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
         "encoder_revision": "r", "label_kind": "numbers", "standardised": False,
         "preparation": "p.yaml", "image_size": 32,
     }  # fmt: skip
-    if key in ("preparation", "image_size"):
-        dataset = dataset | {"source": "mine.csv"}
+    if key in ("preparation", "image_size", "label_kind"):
+        dataset = dataset | {"source": "photos/" if key == "image_size" else "mine.csv"}
     change = {key: other[key]} if key in other else {}
     audit = AUDIT | ({"loss": "squared_error"} if key == "label_kind" else {})
 
@@ -679,6 +680,9 @@ REFUSED = cases(
 {source: cifar}             => or of a folder, which ends with a slash; did you mean 'cifar10'
 {files: [a.npz]}            => source digits is not read from other files
 {source: a.npz, files: [b]} => source a.npz is not read from other files
+{label_kind: numbers}       => source digits has classes; labels that are numbers (loss squared_er
+{source: a.npz, preparation: b} => preparation is for tables, and not for a.npz
+{source: a.csv, image_size: 9}  => image_size is for folders of images, and not for a.csv
 {encoder_revision: abc}     => encoder_revision needs an encoder
 """,
     figure="""

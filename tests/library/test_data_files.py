@@ -64,7 +64,7 @@ def test_labels_are_numbers_if_the_config_says_so(tmp_path, suffix):
     refused = "labels must be integers from 0" if suffix == ".npz" else "not 0, 1, 2, ... "
     with pytest.raises(InputError, match=refused):
         load_records(DatasetStage(**stage), files=[path])
-    with pytest.raises(InputError, match="digits has classes: label_kind numbers is for own files"):
+    with pytest.raises(InputError, match="source digits has classes; labels that are numbers"):
         load_records(DatasetStage(**stage | {"source": "digits"}, label_kind="numbers"), files=[])
 
 

@@ -5,11 +5,14 @@ Preparations are compared with scikit-learn's transformers, fitted to the advers
 
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
@@ -69,12 +72,12 @@ def prepared(path: Path, *, file: Path = Path("none.yaml"), **options: Any):
     return prepared_source(str(path), label_column="diagnosis", path=file, **options)
 
 
-def roles(num_records: int = NUM_RECORDS) -> dict[str, np.ndarray]:
+def roles(num_records: int = NUM_RECORDS, *, balanced: bool = False) -> dict[str, np.ndarray]:
     """The rows of each role, from a table that has their numbers alone."""
     table = pd.DataFrame({"row": np.arange(ROWS), "label": nasty()["diagnosis"] - 1})
     table.to_csv("rows.csv", index=False)
     split = split_records(
-        load_source("rows.csv"), num_records=num_records, seed=SEED, balanced=False
+        load_source("rows.csv"), num_records=num_records, seed=SEED, balanced=balanced
     )
     back = {
         name: part.features[:, 0] * split.scaling.deviation + split.scaling.mean
@@ -143,9 +146,15 @@ def test_a_preparation_is_scikit_learns_fitted_to_the_adversarys_records(path):
     assert medians[0] != medians[1]
 
 
-def test_private_records_change_neither_the_preparation_nor_other_records(path):
-    """Whatever they hold; and what they hold is encoded, in numbers that are not vast."""
-    before, private = prepared(path), roles()["private"]
+@pytest.mark.parametrize("balanced", [False, True])
+def test_private_records_change_neither_the_preparation_nor_other_records(path, balanced):
+    """Whatever they hold, but labels by which a balanced split chooses them.
+
+    What they hold is encoded, in numbers that are not vast.
+    """
+    num_records = NUM_RECORDS - balanced
+    before = prepared(path, num_records=num_records)
+    private = roles(num_records, balanced=balanced)["private"]
     strange = {
         "no": "never seen", "patient_id": "x", "visit": "not a date", "note": np.nan,
         "town": "Atlantis", "smoker": "perhaps", "age": 1e200, "visits": "many", "income": np.inf,
@@ -153,9 +162,10 @@ def test_private_records_change_neither_the_preparation_nor_other_records(path):
     }  # fmt: skip
     table = nasty().astype(object)
     table.loc[private, [*strange]] = [*strange.values()]
-    table.loc[private[:30], "diagnosis"] = 1.0
+    if not balanced:
+        table.loc[private[:30], "diagnosis"] = 1.0
     table.to_csv(path, index=False)
-    after = prepared(path)
+    after = prepared(path, num_records=num_records)
     assert after.preparation == before.preparation
     others = np.setdiff1d(np.arange(ROWS), private)
     for part in ("features", "labels"):
@@ -169,7 +179,24 @@ def test_private_records_change_neither_the_preparation_nor_other_records(path):
         *[0.0] * 4, 0.0, *[0.0] * 3, 0.0, fills["smoker"], fills["age"], 1.0, fills["visits"],
         fills["income"], 1.0,
     ]  # fmt: skip
-    assert after.look.lines() != before.look.lines()
+    # What is printed is what the adversary's records tell.
+    assert after.look.lines() == before.look.lines()
+
+
+def test_a_missing_cell_changes_no_other_record_of_a_parquet_file(path):
+    """In pandas, integers become floats if one of them is missing, and large ones other numbers."""
+    table = nasty().astype({"visits": "Int64", "patient_id": "Int64"})
+    table["patient_id"] += 2**53
+    before, private = [], roles()["private"]
+    for _ in range(2):
+        table.to_parquet("mine.parquet")
+        before.append(prepared(Path("mine.parquet")))
+        table.loc[private, ["visits", "patient_id"]] = pd.NA
+    assert before[0].preparation == before[1].preparation
+    others = np.setdiff1d(np.arange(ROWS), private)
+    features, changed = (found.records.training.features for found in before)
+    np.testing.assert_array_equal(features[others], changed[others])
+    assert (features[private] != changed[private]).any()
 
 
 def read_preparation_of(found: Any):
@@ -186,11 +213,23 @@ def test_the_file_of_a_preparation_makes_the_same_records(path):
     np.testing.assert_array_equal(again.training.features, found.records.training.features)
     np.testing.assert_array_equal(again.training.labels, found.records.training.labels)
     # What a person has changed stays, for as long as it is for the same records.
-    edited = found.preparation.replace("fill: 3.0", "fill: 7.0")
+    fill = preparation.columns["income"].fill
+    edited = found.preparation.replace(f"fill: {fill}", "fill: -7.5")
     assert edited != found.preparation
     Path("how.yaml").write_text(edited)
-    assert prepared(path, file=Path("how.yaml")).preparation == edited
-    assert prepared(path, file=Path("how.yaml"), seed=SEED + 1).preparation != edited
+    kept = prepared(path, file=Path("how.yaml"))
+    assert (kept.preparation, kept.look) == (None, None)
+    filled = kept.records.training.features[:, -2] == -7.5
+    np.testing.assert_array_equal(filled, nasty()["income"].isna())
+    # It is not replaced by that of other records, and used where it says nothing of records.
+    refused = [{"seed": SEED + 1}, {"num_records": 90}, {"label_kind": "numbers"}]
+    for other in refused:
+        with pytest.raises(InputError, match=r"^how\.yaml.* delete it, and run again"):
+            prepared(path, file=Path("how.yaml"), **other)
+    Path("how.yaml").write_text(re.sub("made_from.*\n", "", edited))
+    for other in refused[:2]:
+        again = prepared(path, file=Path("how.yaml"), **other).records
+        np.testing.assert_array_equal(again.training.features, kept.records.training.features)
 
 
 def test_a_dataset_of_the_workflow_is_prepared_and_standardised_by_the_same_records(path):
@@ -264,6 +303,17 @@ def test_numbers_to_be_predicted_are_left_as_they_are(path):
     ([None] * 30, "constant", ["empty"]),
     ([4, None] * 15, "number", ["15 missing"]),
     (["north", "south"] * 15, "category", ["2 categories"]),
+    (["1-3", "4-6", "7-9", "10-12"] * 20, "category", ["4 categories"]),
+    (["1/5", "2/5", "4/5"] * 20, "category", ["3 categories"]),
+    (["3:1", "2:0", "1:1"] * 20, "category", ["3 categories"]),
+    (["1.2.3", "1.2.4"] * 20, "category", ["2 categories"]),
+    (["2019-2020", "2020-2021"] * 20, "category", ["2 categories"]),
+    (["03/2020", "2021-04"] * 20, "date", ["dates"]),
+    ([f"{day}.3.21" for day in range(1, 30)] * 3, "date", ["dates"]),
+    (["?"] * 97 + ["[0-25)", "[75-100)", "[75-100)"], "category", ["2 categories", "97 missing"]),
+    (["-"] * 97 + ["inf"] * 3, "category", ["1 categories", "97 missing"]),
+    (np.random.default_rng(0).permutation(900)[:50], "number", ["differs in all rows"]),
+    (np.random.default_rng(0).permutation(60)[:50], "identifier", ["differs in all rows"]),
 ])  # fmt: skip
 def test_what_a_column_holds(values, kind, what):
     found = judged("measured", pd.Series(values))
@@ -279,8 +329,9 @@ def test_markers_of_missing_values_lie_far_from_all_others(values, markers):
 
 
 @pytest.mark.parametrize(("name", "kind"), [
-    ("ID", "identifier"), ("patientId", "identifier"), ("case no", "identifier"),
+    ("ID", "identifier"), ("patientId", "identifier"), ("case nr", "identifier"),
     ("record_uuid", "identifier"), ("paid", "number"), ("volcano", "number"), ("income", "number"),
+    ("heat index", "number"), ("no", "number"),
 ])  # fmt: skip
 def test_whole_numbers_far_apart_are_identifiers_by_their_name(name, kind):
     assert judged(name, pd.Series(np.arange(50) * 1000 + 7)).column.kind == kind
@@ -346,6 +397,74 @@ def test_a_table_is_the_same_in_each_form(path, form, prepares):
     expected, found = read("mine.csv"), read(str(written))
     np.testing.assert_allclose(found.features, expected.features, rtol=1e-12)
     np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    rows = ["1,234", "999", "12,345", "850"]
+    for delimiter in "\t|":
+        lines = [delimiter.join(["income", "label"])]
+        lines += [delimiter.join([income, str(row % 2)]) for row, income in enumerate(rows * 2)]
+        Path("mine.csv").write_text("\n".join(lines))
+        with pytest.raises(InputError, match=r"income +category +4 categories"):
+            read_source("mine.csv")
+    Path("mine.csv").write_text(
+        "\n".join(["income;size;label", *["1,234;2,5;0", "9,1;3,125;1"] * 2])
+    )
+    assert read_source("mine.csv").training.features[0].tolist() == [1.234, 2.5]
+    assert caplog.messages == []
+    Path("mine.csv").write_text("\n".join(["income;size;label", *["1,234;2,5;0", "999;3;1"] * 2]))
+    options = {"label_column": "label", "label_kind": "classes"}
+    for read in (read_source, look_at_source):
+        read("mine.csv", **options)
+        [message] = caplog.messages
+        assert "column 'income': commas are read as decimal points; if they group" in message
+        caplog.clear()
+
+
+@pytest.mark.parametrize(("labels", "classes"), [
+    (["123456789012345678", "123456789012345679"], ("123456789012345678", "123456789012345679")),
+    (["01", "1"], ("01", "1")), (["1e1", "10"], ("10", "1e1")), (["10.0", "2"], ("2", "10")),
+    (["1", "true"], ("1", "true")), ([" cat", "dog"], ("cat", "dog")),
+])  # fmt: skip
+def test_labels_that_differ_are_different_classes(tmp_path, labels, classes):
+    path = tmp_path / "mine.csv"
+    pd.DataFrame({"a": np.arange(40) % 7, "label": labels * 20}).to_csv(path, index=False)
+    options = {"num_records": 20, "seed": 0, "label_kind": "classes", "label_column": "label"}
+    found = prepared_source(str(path), path=tmp_path / "none.yaml", **options)
+    assert found.records.class_names == classes
+    assert np.ptp(found.records.training.labels.reshape(20, 2), axis=0).tolist() == [0, 0]
+
+
+def test_labels_that_are_missing_or_padded_are_so_in_plain_tables_too(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("a,label\n1,cat\n2, cat\n3,dog\n4,dog\n")
+    assert read_source(str(path)).training.labels.tolist() == [0, 0, 1, 1]
+    path.write_text("a,label\n1,cat\n2,?\n3,dog\n4,-\n")
+    with pytest.raises(InputError, match=r"2 missing +remove these rows"):
+        read_source(str(path))
+
+
+def test_types_of_parquet_files(tmp_path, monkeypatch):
+    """Decimal fractions and dictionaries are numbers; bytes, and columns in names, are refused."""
+    monkeypatch.chdir(tmp_path)
+    labels = [0, 1] * 4
+    table = pd.DataFrame({"a": np.arange(8) / 4, "b": np.arange(8) % 3, "label": labels})
+    parts = {
+        "a": pa.array([Decimal(row) / 4 for row in range(8)], pa.decimal128(9, 2)),
+        "b": pa.array(table["b"]).dictionary_encode(),
+        "label": pa.array(labels).dictionary_encode(),
+    }
+    pq.write_table(pa.table(parts), "mine.parquet")
+    found = read_source("mine.parquet").training
+    np.testing.assert_array_equal(found.features, table[["a", "b"]])
+    np.testing.assert_array_equal(found.labels, labels)
+    pq.write_table(pa.table({**parts, "b": [b"x"] * 8}), "mine.parquet")
+    with pytest.raises(InputError, match="column 'b' holds bytes; drop it"):
+        read_source("mine.parquet")
+    table.to_parquet("years", partition_cols=["b"])
+    with pytest.raises(InputError, match="years: names of its folders hold the values of a col"):
+        read_source("years/")
 
 
 def test_a_late_value_of_another_type_does_not_spoil_a_column(tmp_path):
@@ -419,6 +538,44 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog):
             read_source(**arguments)
 
 
+@pytest.mark.parametrize(("folders", "message"), [
+    (["train", "val"], None), (["Training", "test"], None),
+    (["train", "test", "val"], "folders test, train, val, two are the same part"),
+    (["train", "training"], "folders train, training, two are the same part"),
+    (["train", "test", "extra"], r"folders of parts \(test, train\) beside others \(extra\)"),
+])  # fmt: skip
+def test_folders_of_parts(tmp_path, folders, message, caplog):
+    parts = [images(str(tmp_path / folder)).transpose(0, 3, 1, 2) for folder in folders]
+    Image.new("RGB", (4, 5)).save(tmp_path / "sample.png")
+    if message:
+        with pytest.raises(InputError, match=message):
+            read_source(str(tmp_path))
+        return
+    found = read_source(str(tmp_path))
+    assert found.class_names == ("cats", "dogs")
+    np.testing.assert_array_equal(found.training.features, parts[0])
+    np.testing.assert_array_equal(found.test.features, parts[1])
+    assert "1 files are not images in a class" in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "suffix", "channels"), [
+    ("1", "png", 1), ("LA", "png", 1), ("P", "png", 3), ("RGBA", "png", 3), ("CMYK", "jpg", 3),
+    ("I;16", "png", None), ("I", "tiff", None), ("F", "tiff", None),
+])  # fmt: skip
+def test_pixels_are_bytes_or_refused(tmp_path, mode, suffix, channels):
+    for name in ("cats", "dogs"):
+        (tmp_path / name).mkdir()
+        source = Image.new("L" if mode == "LA" else "RGB" if channels else "L", (4, 5), 100)
+        if mode == "I;16":
+            source = Image.fromarray(np.full((5, 4), 4369, np.uint16))
+        source.convert(mode).save(tmp_path / name / f"1.{suffix}")
+    if channels is None:
+        with pytest.raises(InputError, match=rf"1\.{suffix} has the mode {mode[0]}.*: its pixels"):
+            read_source(str(tmp_path))
+    else:
+        assert read_source(str(tmp_path)).training.features.shape == (2, channels, 5, 4)
+
+
 def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path):
     run = CliRunner()
     check = ["check", "--features", "mine.csv", "--label-column"]
@@ -431,6 +588,9 @@ def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path):
     usable = nasty()[["visits", "smoker"]].assign(label=np.arange(ROWS) % 3)
     usable.to_csv("usable.csv", index=False)
     assert run.invoke(app, ["check", "--features", "usable.csv"]).exit_code == 0
+    usable.assign(label=np.arange(ROWS) / 7).to_csv("prices.csv", index=False)
+    for loss, status in ([], 3), (["--loss", "squared_error"], 0):
+        assert run.invoke(app, ["check", "--features", "prices.csv", *loss]).exit_code == status
     audit = ["audit", "--delta", "1e-5", "--num-steps", "2", "--prepare", "--features"]
     for wrong, message in [
         (["mine.csv", "--label-column", "income"], r"mend what --prepare leaves to you"),
@@ -447,12 +607,27 @@ def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path):
     ("columns: {town: {kind: sort}}", r"how.yaml: columns.town.kind: Input should be 'number'"),
     ("columns: {town: {kind: category, categories: [no]}}", "categories.0: Input should be a va"),
     ("{", "how.yaml is not a preparation"),
+    ("columns: {income: {kind: number, fill: .nan}}", "columns.income.fill: Input should be"),
+    ("columns: {income: {kind: number, fill: 1.e+300}}", "columns.income.fill: Input should be"),
+    ("columns: {}\nclasses: [x, x, y]", "classes: Value error, a value is there twice"),
+    ("columns: {town: {kind: category, categories: [a, a]}}", "categories: Value error, a value"),
     ("classes: ['1', '2']\ncolumns: {town: {kind: text}}", "column age, income, no, note, pat"),
 ])  # fmt: skip
 def test_preparations_that_are_wrong_are_named(path, change, message):
     Path("how.yaml").write_text(change)
     with pytest.raises(InputError, match=message):
         load_source("mine.csv", label_column="diagnosis", preparation="how.yaml")
+
+
+def test_a_column_can_be_dropped_by_its_kind_alone(path):
+    written = prepared(path).preparation
+    changed = re.sub(r"(  town:\s+\{?\s*kind: )category", r"\1text", written)
+    assert changed != written
+    Path("how.yaml").write_text(changed)
+    whole, found = (
+        prepared(path, file=Path(file)).records.training.features for file in ("none", "how.yaml")
+    )
+    np.testing.assert_array_equal(found, np.delete(whole, [5, 6, 7, 8], axis=1))
 
 
 def test_a_label_that_the_adversary_does_not_know_is_named(path):

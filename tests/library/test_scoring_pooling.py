@@ -115,6 +115,16 @@ SECONDS += [(shard(*runs), message) for runs, message in WRONG_RUNS]
 SECONDS += [(replace(SECOND, **arrays), message) for arrays, message in WRONG_ARRAYS]
 
 
+def nan_of_run_6(observed, context):
+    return np.where(observed == 60, np.nan, observed)
+
+
+def test_a_score_that_is_not_a_number_is_refused_before_it_is_ranked(tmp_path):
+    stage = STAGE.model_copy(update={"score_function": f"{__name__}:nan_of_run_6"})
+    with pytest.raises(InputError, match="nan_of_run_6 returned NaN for run 6"):
+        pooled_of(written(tmp_path, shard(0, 4), shard(4, 4)), stage)
+
+
 @pytest.mark.parametrize(("second", "message"), SECONDS)
 def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, message):
     with pytest.raises(InputError, match=message):
