@@ -320,7 +320,10 @@ def _p_value(found: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: fl
     worlds: dict[str, Any] = {"world0_scores": found.world0, "world1_scores": found.world1}
     claim: dict[str, Any] = {"epsilon": claimed_epsilon, "delta": bound.delta}
     if threshold_rule_named(bound.threshold_rule).any_dependence:
-        choice = {"threshold_rule": bound.threshold_rule, "conversion": bound.conversion}
+        choice: dict[str, Any] = {
+            "threshold_rule": bound.threshold_rule,
+            "conversion": bound.conversion,
+        }
         return assess_claim_by_bounds(**worlds, **claim, **choice).p_value
     if bound.conversion is Conversion.GDP:
         claim = {"mechanism": gdp_mu(**claim)}

@@ -167,8 +167,8 @@ def _print_bounds(
 ) -> None:
     first = bounds[0]
     if len(bounds) == 1:
-        validity = {"epsilon_lower": first.epsilon_lower, "is_valid": first.is_valid}
-        print_text(quotable(str(first), **validity))
+        shown = first.epsilon_lower
+        print_text(quotable(str(first), epsilon_lower=shown, is_valid=first.is_valid))
         print()
     secrets = "1 secret" if first.num_secrets == 1 else f"{first.num_secrets:,} secrets"
     print_text(

@@ -93,7 +93,7 @@ def _shown(table: pd.DataFrame) -> str:
     formats |= {"GPU-hours": _two_digits, "core-hours": _two_digits}
     formats["disk"] = lambda size: _in_units(size, _SIZES)
     rows = [
-        (str(name), *(formats[column](value) for column, value in row.items()))
+        (str(name), *(formats[str(column)](value) for column, value in row.items()))
         for name, row in table.to_dict("index").items()
     ]
     return "\n".join(table_lines(("", *table.columns), rows))

@@ -19,7 +19,7 @@ _INTERVAL, _RESAMPLES = (0.05, 0.95), 2_000
 
 @dataclass(frozen=True)
 class PilotedRuns:
-    """What a pilot suggests: at the low end, the estimate and the high end of the attack's power.
+    """What a pilot suggests: for a weaker attack, one as strong as the pilot's, and a stronger one.
 
     Attributes:
         mu: of the Gaussian curve with the attack's AUC: the ends of a 90 % bootstrap interval, and
@@ -29,9 +29,9 @@ class PilotedRuns:
             power; None if no number of runs is enough.
     """
 
-    mu: tuple[float, float, float]
-    epsilon: tuple[float, float, float]
-    runs: tuple[int | None, int | None, int | None]
+    mu: tuple[float, ...]
+    epsilon: tuple[float, ...]
+    runs: tuple[int | None, ...]
 
 
 def runs_after_pilot(

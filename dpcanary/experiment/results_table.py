@@ -222,7 +222,8 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
     shown = table.head(_MOST_ROWS)
     letters, meanings = lettered([*shown["assumption"]])
     # The canary is mostly a part of the name.
-    has_canary = not all(row.canary in row.audit for row in shown.itertuples())
+    names = zip(shown["canary"], shown["audit"], strict=True)
+    has_canary = not all(canary in audit for canary, audit in names)
     lines = table_lines(
         ("audit", *["canary"] * has_canary, "runs", "shown", "add/remove", "substitute", "rule",
          "if"),
@@ -334,8 +335,8 @@ def above_in_words(table: pd.DataFrame) -> Iterator[str]:
     if rows.empty:
         return
     names = [
-        row.audit if row.bounds == 1 else f"{row.audit} ({row.above} of {row.bounds} bounds)"
-        for row in rows.itertuples()
+        audit if bounds == 1 else f"{audit} ({above} of {bounds} bounds)"
+        for audit, above, bounds in rows[["audit", "above", "bounds"]].to_numpy().tolist()
     ]
     more = len(names) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""

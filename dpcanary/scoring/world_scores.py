@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dpcanary.scoring.score_file import read_scores
 
 Columns = Mapping[str, NDArray[Any]]
 
-_READ = {
+_READ: dict[str, Callable[[Path], Columns]] = {
     ".npz": lambda path: read_npz(path),
     ".npy": lambda path: _read_npy(path),
     ".json": lambda path: _read_json(path),
@@ -216,7 +216,7 @@ def _pair(
     """
     if score in columns:
         return None
-    if world0 in columns and len(columns) == 2:
+    if world0 is not None and world0 in columns and len(columns) == 2:
         [second] = {*columns} - {world0}
         return world0, second
     plain = {_plain(name): name for name in columns}
