@@ -19,7 +19,7 @@ _INTERVAL, _RESAMPLES = (0.05, 0.95), 2_000
 
 @dataclass(frozen=True)
 class PilotedRuns:
-    """What a pilot suggests: at the low end, the estimate and the high end of the attack's power.
+    """What a pilot suggests: for a weaker attack, one as strong as the pilot's, and a stronger one.
 
     Attributes:
         mu: of the Gaussian curve with the attack's AUC: the ends of a 90 % bootstrap interval, and

@@ -105,6 +105,8 @@ def assess_claim(
     elif mechanism is not None or epsilon is None or delta is None:
         raise InputError("give the claim as mechanism, or as epsilon and delta")
     else:
+        assert epsilon is not None
+        assert delta is not None
         family = direct_family(checked_real("delta", delta, most=1.0))
         claimed = checked_real("epsilon", epsilon, zero_included=True)
         curve = family.curves(np.array([claimed]))[0]
