@@ -166,8 +166,9 @@ def _is_default(entry: Adversary, score: str | None) -> bool:
 
 def _place_without_style(canary: str) -> int:
     """The place among the adversaries whose entry lacks a colour or a marker."""
-    by_name = adversaries().items()
-    lacking = [name for name, entry in by_name if not (entry.colour and entry.marker)]
+    lacking = [
+        entry.name for entry in adversaries().values() if not (entry.colour and entry.marker)
+    ]
     return lacking.index(canary)
 
 
