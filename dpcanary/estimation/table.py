@@ -25,7 +25,7 @@ from dpcanary.estimation.lower_bound import (
 from dpcanary.estimation.ranks.rank_bound import estimate_epsilon_from_ranks
 from dpcanary.estimation.ranks.rank_methods import RANK_RULES
 from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named
-from dpcanary.scoring.score_file import AuditScores
+from dpcanary.scoring.score_file import MEASURES, AuditScores
 
 Scores = NDArray[np.float64]
 
@@ -84,10 +84,6 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         pooled = table.loc[assumes, "proof"].map(lambda proof: Proof(proof).of_pooled_slots().value)
         table.loc[assumes, "proof"] = pooled
     return table
-
-
-# Columns of how well models predict test records.
-MEASURES = ("test_accuracy", "baseline_accuracy", "test_r2")
 
 
 def _measured(scores: AuditScores, repeat: int) -> dict[str, float | None]:

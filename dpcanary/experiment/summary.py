@@ -19,7 +19,7 @@ from dpcanary.core.files import sha256_of_text
 from dpcanary.core.provenance import as_json, origin_of
 from dpcanary.core.setting_fields import Shown, metadata_of
 from dpcanary.errors import InputError
-from dpcanary.estimation.table import MEASURES
+from dpcanary.scoring.score_file import MEASURES
 from dpcanary.training.training_settings import (
     DataKeys,
     DescentKeys,

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from dpcanary.core.files import read_arrays, write_arrays
 from dpcanary.errors import InputError
 
+# Columns of how well models predict test records.
+MEASURES = ("test_accuracy", "baseline_accuracy", "test_r2")
+
 
 @dataclass(frozen=True)
 class AuditScores:
