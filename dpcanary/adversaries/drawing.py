@@ -79,13 +79,11 @@ def draw_shard(drawing: Drawing) -> Shard:
     start = time.perf_counter()
     drawn = np.asarray(draw(drawing))
     of_secrets = stage.worlds is WorldAssignment.CANDIDATES
-    if not of_secrets:
-        drawn = drawn[:, :, None]  # the only slot
-    expected = (len(runs), len(stage.record_steps), stage.num_slots)
-    if drawn.shape[:3] != expected:
+    expected = (len(runs), len(stage.record_steps), *[stage.num_slots] * of_secrets)
+    if drawn.shape[: len(expected)] != expected:
         raise InputError(
             f"{stage.function} returned shape {drawn.shape}; it must begin with {expected},"
-            " for runs, recorded steps and slots"
+            f" for runs, recorded steps{' and slots' * of_secrets}"
         )
     header = shard_header(
         settings=stage.model_dump(mode="json"),
@@ -101,6 +99,6 @@ def draw_shard(drawing: Drawing) -> Shard:
         run=runs,
         world=drawing.worlds.astype(np.uint32 if of_secrets else np.uint8),
         step=np.array(stage.record_steps),
-        observation=drawn,
+        observation=drawn if of_secrets else drawn[:, :, None],  # the only slot
         test_accuracy=np.full(len(runs), np.nan, dtype=np.float32),
     )
