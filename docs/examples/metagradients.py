@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dpcanary import Records
-from dpcanary.papers.boglioni.metagradient_canaries import optimise_canaries
 from dpcanary.papers.boglioni.differentiable_training import Descent
+from dpcanary.papers.boglioni.metagradient_canaries import optimise_canaries
 
 digits = load_digits()
 images = (digits.images / 8 - 1).astype(np.float32)[:, None]  # pixels from -1 to 1
