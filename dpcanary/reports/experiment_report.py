@@ -129,9 +129,13 @@ def _headline(
         else f"batches of {audit.batch_size:,} records"
     )
     model = f"{audit.model}, " if audit.is_trained else ""
+    num_steps = audit.accounted_steps * (audit.batches_per_pass or 1)
+    accounted = ""
+    if num_steps != audit.num_steps:
+        accounted = f", {num_steps:,} of them accounted: for records in so many batches at most"
     return Headline(
         training=f"DP-SGD, {model}{sampling}, noise multiplier"
-        f" {settings['noise_multiplier']:.4g}, {settings['num_steps']:,} steps.",
+        f" {settings['noise_multiplier']:.4g}, {settings['num_steps']:,} steps{accounted}.",
         attack=_attacked(audit, int(row["runs"])),
         adjacency=ADJACENCIES[adjacency],
         delta=settings["delta"],

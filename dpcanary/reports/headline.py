@@ -104,7 +104,7 @@ class Headline:
             entries += [
                 ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
                  "Guaranteed for membership: accounted, add/remove adjacency",
-                 "What most libraries report."),
+                 "Most libraries report an epsilon of this adjacency."),
                 ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
                  "Guaranteed for content: accounted, substitute adjacency",
                  "A record's label or any feature, if it is known to be in the data."),
@@ -184,7 +184,7 @@ class Headline:
         else:
             sentences = [
                 f"Whether a record is in the data (add/remove adjacency): epsilon is at most"
-                f" {membership}. Most libraries report this number.",
+                f" {membership}. Most libraries report an epsilon of this adjacency.",
                 "What a record says, its label or any of its features, if it is known to be in the"
                 " data (substitute adjacency): epsilon is at most"
                 f" {rounded_up(self.substitute)}.",
@@ -213,7 +213,10 @@ class Headline:
                 f"epsilon is at least {number} on average over {self.bounds} bounds; each bound"
                 f" holds with {self.confidence} confidence, and their mean has none of its own."
             )
-        return f"epsilon is at least {number} with {self.confidence} confidence."
+        return (
+            f"epsilon is at least {number} with {self.confidence} confidence, if the conditions"
+            " below hold."
+        )
 
     @property
     def _compared(self) -> str:
@@ -250,7 +253,10 @@ class Headline:
             yield "No audit here is of a real record, which may leak less."
             return
         number, attack = rounded_down(self.real.shown), self.real.attack
-        sentence = f"With a real record, at least {number} is shown, by an attack on {attack}."
+        sentence = (
+            f"With a real record, at least {number} is shown, by an attack on {attack}, with"
+            f" {self.confidence} confidence for this attack alone."
+        )
         if self.real.bounds > 1:
             sentence = (
                 f"With a real record, an attack on {attack} gives {number} on average over"
@@ -259,9 +265,8 @@ class Headline:
         if self.real.above:
             sentence += f" {self.real.above} of {self.real.bounds} bounds exceed what is accounted."
         if self.real.compared > 1:
-            sentence += (
-                f" This is the largest of {self.real.compared} such results; each holds alone."
-            )
+            many = self.real.compared
+            sentence += f" This is the largest of {many} such results: its confidence is lower."
         yield sentence
 
     @property
@@ -279,8 +284,10 @@ class Headline:
 
 
 _ONLY_IF = (
-    "This holds against every attack, if batches are drawn, gradients clipped and noise added as"
-    " accounted."
+    "This holds against any attack on what DP-SGD releases, if batches are drawn, gradients"
+    " clipped, sums divided by the expected batch size and noise added as accounted, noise cannot"
+    " be predicted, and nothing else that is released or decided depends on the data. Rounding of"
+    " floating-point numbers is not covered."
 )
 # By `docs/what_epsilon_means.md`, "Which epsilon is bounded".
 _BOUND_ON_RELEASED = (
@@ -293,7 +300,8 @@ _BOUND_ON_MECHANISM = (
 )
 _NEVER_EXAMINED = (
     "Stronger attacks, other records and other data: a lower bound is no guarantee.",
-    "People with several records: all epsilons are those of one record.",
+    "People with several records: epsilons are those of one record, or of all copies of it where an"
+    " audit has copies.",
     "Other results from the same data, such as further models or settings that were chosen by it.",
 )
 
@@ -412,8 +420,8 @@ def bound_sentences(
         " curve is Gaussian",
         "direct": "error rates were converted by the definition of (epsilon, delta)-differential"
         " privacy alone",
-        "subsampled_gaussian": "error rates were compared with the exact curves of the subsampled"
-        " Gaussian mechanism",
+        "subsampled_gaussian": "error rates were compared with numerical curves of the subsampled"
+        " Gaussian mechanism (privacy loss distributions)",
     }
     entry = RANK_RULES.__getitem__ if of_ranks else threshold_rule_named
     of_rules = {rule: entry(rule).sentence for rule in rules}

@@ -66,7 +66,9 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         is_real=False,
         conversion=estimate.conversion,
         meaning=meaning_in_words(accounted.meaning() if accounted else None),
-        data="The training's own records, which dpcanary does not see.",
+        data="The training's own records. dpcanary read sums of their gradients and sizes of"
+        " batches; what it measured of them stands here without noise, so keep this page as private"
+        " as they are.",
         refuted="" if watched.alarm is None else watched.alarm_line(),
         not_examined=[_SCOPE],
     )

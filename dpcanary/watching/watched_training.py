@@ -383,7 +383,8 @@ class WatchedTraining:
         is_approximate = any(phase.sample_rate < 1 for phase in self.phases)
         if conversion is Conversion.GDP and is_approximate:
             return f"{conversion.value}, an approximation at these sample rates"
-        return f"{conversion.value}, exact"
+        how = "exact" if conversion is Conversion.GDP else "numerical"
+        return f"{conversion.value}, {how}"
 
     def accounted_lines(self) -> list[str]:
         """What was accounted, and whether the canaries contradict it."""

@@ -65,7 +65,7 @@ SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, ab
 BESIDE = CRAFTED | {"real": REAL}
 MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
 DIFFERENT = "which is evidence that the two differ"
-SURE = "with 95 % confidence."
+SURE = "with 95 % confidence"
 
 
 # What is different, phrases that the answer has, and phrases that it has not.
@@ -81,7 +81,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
         "With a real record, at least 6.03 is shown, by an attack on 900 models",
         "No audit h",
     ),
-    (BESIDE, "This is the largest of 2 such results; each holds alone", ""),
+    (BESIDE, "This is the largest of 2 such results: its confidence is lower", ""),
     ({"is_real": True}, "epsilon is at most", "real record"),
     ({"is_real": None}, "epsilon is at most", "real record"),
     (CRAFTED | {"real": SEVERAL}, "2 of 3 bounds exceed what is accounted.", "is shown, by"),
@@ -147,8 +147,8 @@ def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
     assert "The lower bound assumes: the curve is Gaussian." in page["Conditions"]
     assert page["Not examined"][0] == "The loop."
     assert (
-        "People with several records: all epsilons are those of one record."
-        in (page["Not examined"])
+        "People with several records: epsilons are those of one record, or of all copies of it"
+        " where an audit has copies." in (page["Not examined"])
     )
     # What does not hold is on no line of the page, and has no bar.
     for changes, number in (({"is_valid": False}, "8.9"), ({"refuted": "ALARM."}, "10.00")):
