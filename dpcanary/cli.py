@@ -97,6 +97,8 @@ def main() -> None:
     except Exception as error:
         if (text := explained(error)) is None:
             raise
-        message = f"error: {with_options(text, sys.argv[1:])}"
+        if not isinstance(error, MemoryError):  # looking for options needs some
+            text = with_options(text, sys.argv[1:])
+        message = f"error: {text}"
         # In a log, a message is one line, which a search finds.
         sys.exit(wrapped(message) if sys.stderr.isatty() else message)
