@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 from dpcanary import Secrets
+from dpcanary.core.printing import rounded_down
 from dpcanary.secrets import Ranking, SecretFeature, digits
 
 CUSTOMERS, AUDITED, ACCOUNT, DELTA = 500, 20, 4, 1e-6
@@ -72,8 +73,8 @@ def main() -> None:
         one, every = (bound.epsilon_lower for bound in bounds(ranking))
         print(
             f"{name}: {int((ranking.ranks == 1).sum())} of {AUDITED} account numbers ranked first,"
-            f" mean exposure {ranking.exposures.mean():.1f} bits; epsilon >= {one:.2f} from the"
-            f" first customer alone, >= {every:.2f} from {AUDITED};"
+            f" mean exposure {ranking.exposures.mean():.1f} bits; epsilon >= {rounded_down(one)}"
+            f" from the first customer alone, >= {rounded_down(every)} from {AUDITED};"
             f" low ranks of customers it never saw: p-value {unseen.p_low:.2f}"
         )
 

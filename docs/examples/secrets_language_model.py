@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dpcanary import Mechanism, Secrets, account_by_adjacency, calibrate_noise
+from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.secrets import CausalLanguageModel, digits
 
 LENGTH, RANK, DELTA = 32, 32, 1e-5
@@ -157,11 +158,12 @@ def main() -> None:
         if is_private:
             known = account_by_adjacency(training.with_noise(noise), delta=DELTA)
             accounted = (
-                f"accounted {known.add_remove:.2f} add/remove, {known.substitute:.2f} substitute"
+                f"accounted {rounded_up(known.add_remove)} add/remove,"
+                f" {rounded_up(known.substitute)} substitute"
             )
         held_out = float(loss_of(model.eval(), tensor_of(every[-500:])).detach())
         print(
-            f"{accounted}: epsilon shown >= {shown.epsilon_lower:.2f};"
+            f"{accounted}: epsilon shown >= {rounded_down(shown.epsilon_lower)};"
             f" {shown.num_correct} of {shown.num_guesses} codes guessed,"
             f" mean exposure {ranking.exposures.mean():.1f} bits, loss of other text {held_out:.2f}"
         )

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import SplineTransformer, StandardScaler
 
 from dpcanary import Secrets
+from dpcanary.core.printing import rounded_down
 from dpcanary.secrets import SecretFeature, SecretLabel, words
 
 PATIENTS, MEASURED, DELTA = 1_000, 10, 1e-6
@@ -57,8 +58,8 @@ def main() -> None:
         check = of_others.rank(SecretLabel(model.predict_proba, unseen, model.classes_))
         print(
             f"{name}: {(ranking.ranks == 1).mean():.0%} of {PATIENTS:,} arms guessed; epsilon >="
-            f" {ranking.estimate(delta=DELTA).epsilon_lower:.2f}; low ranks of patients it never"
-            f" saw: p-value {check.check_uniform().p_low:.2f}"
+            f" {rounded_down(ranking.estimate(delta=DELTA).epsilon_lower)}; low ranks of patients"
+            f" it never saw: p-value {check.check_uniform().p_low:.2f}"
         )
     # The trap: recovery depends on the arm, and so tells it without a model of these patients.
     model = LogisticRegression().fit(np.column_stack([before, treated]), recovered)
@@ -70,7 +71,7 @@ def main() -> None:
     wrong = of_others.rank(score)
     bound = wrong.estimate(delta=DELTA).epsilon_lower
     print(
-        f"wrong: a score that uses the outcome 'shows' {bound:.2f}"
+        f"wrong: a score that uses the outcome 'shows' {rounded_down(bound)}"
         " of patients that the model never saw; the check of uniform ranks finds it:"
         f" p-value {wrong.check_uniform().p_low:.1g}"
     )
