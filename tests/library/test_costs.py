@@ -481,7 +481,8 @@ def test_many_jobs_of_seconds_are_better_few():
         known = {"jobs": jobs, "models": 250 * jobs, "sweep": "mine", "audits": "a"}
         row = row_of("train_shard", seconds, device=device, **known)
         text = text_of(costs(row, row_of("summarise", 36.0)), num_cores=2, notes=[])
-        return [line for line in text.splitlines() if "runs_per_shard" in line]
+        joined = " ".join(text.split())
+        return re.findall(r"mine: a job of its .*?runs_per_shard.*?minutes\.", joined)
 
     start = "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 750"
     for device in ("cpu", "cuda"):
