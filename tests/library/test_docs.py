@@ -254,7 +254,7 @@ def test_a_recipe_runs_and_proves_more_than_membership(name):
     pytest.importorskip(package)
     command = [sys.executable, "-W", "ignore", str(DOCS / "examples" / name)]
     pattern = (
-        r"sees all updates, knows the other records +>= ([\d.]+).*"
+        r"sees all updates, knows the other +>= ([\d.]+).*"
         r"epsilon <= ([\d.]+) under substitute adjacency, ([\d.]+) under add/remove.*"
         r"alarm: none"
     )
