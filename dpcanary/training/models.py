@@ -213,12 +213,18 @@ def _known_module(
 def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
     if kind in (ModelKind.LINEAR, ModelKind.MLP):
         if len(shape) != 1:
-            raise InputError(f"model {kind} takes flat features, not of shape {shape}")
+            raise InputError(
+                f"model {kind} takes flat features, not of shape {shape}: for images, use model"
+                " convnet or an encoder"
+            )
         return
     any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
     if shape != (3, 32, 32) and not (any_size and len(shape) == 3 and shape[0] == 3):
         wanted = "(3, height, width)" if any_size else "(3, 32, 32)"
-        raise InputError(f"model {kind} takes images of shape {wanted}, not {shape}")
+        raise InputError(
+            f"model {kind} takes images of shape {wanted}, not {shape}: in a folder of images, they"
+            " are scaled by image_size 32"
+        )
 
 
 def _perceptron(widths: Sequence[int], activation: Activation) -> nn.Module:
