@@ -247,6 +247,7 @@ def estimate(
         p_value = _p_value(found, bounds[0], claimed_epsilon)
     notes = (
         _scores_in_words(scores, found, ceiling, adjacency),
+        "" if one_run or not found.of_membership else _IF_ONE_TRAINING,
         _claim_in_words(bounds[0], claimed_epsilon, p_value),
         f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
         if shown.advantage > 0
@@ -269,6 +270,12 @@ def estimate(
         "\n\n".join([*_bounds_in_words(bounds, adjacency), *map(wrapped, filter(None, notes))]),
         as_json=as_json,
     )
+
+
+_IF_ONE_TRAINING = (
+    "If these are scores of records of one training, give --one-run: this bound holds if they do"
+    " not influence each other, and the rules of --one-run allow any dependence between them."
+)
 
 
 def _mechanism(

@@ -29,13 +29,14 @@ _READ: dict[str, Callable[[Path], Columns]] = {
 # Pairs of arrays that hold the scores of world 0 and of world 1, without "scores" and the like in
 # their names. All but the first are of records in the training data and of others: those of
 # PrivacyGuard are called train and test, those of jax_privacy in_canary and out_canary.
-_PAIRS = {
-    "world0": "world1",
-    "member": "nonmember",
-    "in": "out",
-    "train": "test",
-    "incanary": "outcanary",
-}
+_PAIRS = (
+    ("world0", "world1"),
+    ("member", "nonmember"),
+    ("member", "other"),
+    ("in", "out"),
+    ("train", "test"),
+    ("incanary", "outcanary"),
+)
 # A column that is 1 for records in the training data; LiRA calls it keep.
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
@@ -208,7 +209,7 @@ def _plain(name: str) -> str:
 
 def _is_known(first: str, second: str) -> bool:
     """Whether these are arrays of members and of others."""
-    return _plain(first) != "world0" and _PAIRS.get(_plain(first)) == _plain(second)
+    return (_plain(first), _plain(second)) in _PAIRS[1:]
 
 
 def _pair(
@@ -225,7 +226,7 @@ def _pair(
         [second] = {*columns} - {world0}
         return world0, second
     plain = {_plain(name): name for name in columns}
-    for first, second in _PAIRS.items():
+    for first, second in _PAIRS:
         if first in plain and second in plain:
             return plain[first], plain[second]
     if len(columns) == 2 and path.suffix in (".npz", ".json"):

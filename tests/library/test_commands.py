@@ -397,6 +397,7 @@ OTHER_TOOLS = {
             folder, [{"score": s, "member": bool(m)} for s, m in zip(JOINED, IS_FIRST, strict=True)]
         )
     ],
+    "members and others": lambda folder: [arrays_of(folder, "members", "others")],
     # Nothing says that these are members.
     "two files": lambda folder: two_files(folder, FIRST, SECOND),
     "two arrays": lambda folder: [arrays_of(folder, "high", "low"), "--world0", "high"],
@@ -422,6 +423,8 @@ def test_scores_of_other_tools(tool, tmp_path):
     start = f"You may state: epsilon is at least {number:.2f}{under} at delta 1e-06, with 95 %"
     assert text.startswith(start)
     assert ("--adjacency names it" in text) is not is_of_members
+    assert ("scores of records of one training, give --one-run" in text) is is_of_members
+    assert "give --one-run" not in printed(*asked[:-2], "--one-run")
     named = printed(*asked, "--adjacency", "zero_out")
     assert f"least {number:.2f} under zero-out adjacency" in " ".join(named.split())
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from dpcanary.checking.findings import CheckResult, Finding
 from dpcanary.checking.model.opacus_modes import (
@@ -218,6 +218,8 @@ def _default_loss(model: nn.Module, batch: Batch) -> Loss:
 
 
 def _batch_of(records: Any, count: int) -> Batch:
+    if isinstance(records, DataLoader):
+        raise InputError("records is a DataLoader: give its dataset, or one of its batches")
     if not isinstance(records, tuple | Mapping):
         rows = [_row(records[index]) for index in range(min(count, len(records)))]
         try:
