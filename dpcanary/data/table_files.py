@@ -28,7 +28,11 @@ _WHOLE_FILE = 2**31 - 1
 # Spreadsheets separate columns so where the decimal point is a comma.
 _OF_DECIMAL_COMMAS = ";"
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+)\s*$"
-_THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2},\d{3}\s*$"
+# Marks that are read as decimal points: values that have one, and those that it may group.
+_MARKS = {
+    "commas": (_DECIMAL_COMMA, r"^\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*$"),
+    "points": (r"^\s*[+-]?\d+(\.\d+)+\s*$", r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})+\s*$"),
+}
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +49,7 @@ def read_typed_table(path: Path, label_column: str) -> Any:
     table = _text(path, delimiter)
     if delimiter != _OF_DECIMAL_COMMAS or not _num_texts(table):
         return table
-    _warn_of_thousands(path, table)
+    _warn_of_thousands(path, _text(path, delimiter, column_types=dict.fromkeys(names, pa.string())))
     return min(table, _text(path, delimiter, decimal_point=","), key=_num_texts)
 
 
@@ -54,16 +58,19 @@ def _num_texts(table: Any) -> int:
 
 
 def _warn_of_thousands(path: Path, table: Any) -> None:
-    """Says of which columns the decimal commas may group thousands."""
+    """Says of which columns of texts the decimal points may group thousands."""
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_string(column.type):
-            commas = column.filter(pc.match_substring_regex(column, _DECIMAL_COMMA))
-            if len(commas) and pc.all(pc.match_substring_regex(commas, _THOUSANDS)).as_py():
+        for marks, (decimal, grouping) in _MARKS.items():
+            if not pa.types.is_string(column.type):
+                continue
+            marked = column.filter(pc.match_substring_regex(column, decimal))
+            if len(marked) and pc.all(pc.match_substring_regex(marked, grouping)).as_py():
                 _LOG.warning(
-                    "warning: %s: column %r: commas are read as decimal points; if they group"
+                    "warning: %s: column %r: %s are read as decimal points; if they group"
                     " thousands, remove them",
                     path,
                     name,
+                    marks,
                 )
 
 

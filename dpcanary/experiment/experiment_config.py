@@ -257,7 +257,10 @@ def read_experiment(path: Path) -> Experiment:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: it is the config of the results") from None
     except (OSError, ValueError) as error:
-        message = f"{path} is not a resolved config; delete it and run again: {error}"
+        message = (
+            f"{path} is not a resolved config of this installation: {error}\nIf a package that it"
+            " names is missing, install it; otherwise run again from the config"
+        )
         raise InputError(message) from None
 
 

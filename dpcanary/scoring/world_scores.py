@@ -100,6 +100,8 @@ def read_world_scores(
     if path.is_dir():
         return _of_lira(path)
     columns = columns_of_file(path)
+    if score == "score" and score not in columns and "scores" in columns:
+        score = "scores"
     if other is not None:
         return _of_two_files(path, columns, other, score)
     if "header" in columns and path.suffix == ".npz":
@@ -111,15 +113,22 @@ def read_world_scores(
             )
         return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
     if pair := _pair(path, columns, score=score, world0=world0):
+        for name in pair:
+            if np.isin(columns[name], (0, 1)).all():
+                raise InputError(
+                    f"{path}: {name} holds truth values, not scores: name the scores by"
+                    " --score-column, and what says the world by --world-column"
+                )
         first, second = (_scores(path, name, columns[name]) for name in pair)
         is_plain = _plain(pair[0]) == "world0"
         names = None if is_plain else pair
         return WorldScores(first, second, names=names, of_membership=_is_known(*pair))
     if world not in columns and world == "world":
         world = next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
-    for name in (score, world):
+    for name, option in ((score, "--score-column"), (world, "--world-column")):
         if name not in columns:
-            raise InputError(f"{path} has no {name!r}; {suggestion(name, columns)}")
+            known = suggestion(name, columns)
+            raise InputError(f"{path} has no {name!r}; {known} (option {option})")
     scores = _scores(path, score, columns[score])
     if len(columns[world]) != len(scores):
         raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")

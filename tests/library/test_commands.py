@@ -449,6 +449,20 @@ def test_a_claimed_epsilon_has_a_p_value(tmp_path):
     assert "the scores contradict it" in text
 
 
+def test_truth_values_are_not_taken_for_scores(tmp_path):
+    path = tmp_path / "own.npz"
+    np.savez(path, scores=JOINED, keep=IS_FIRST == 1)
+    bound = as_json("estimate", str(path), "--delta", "1e-6")["bounds"][0]["epsilon_lower"]
+    both = {"world0_scores": FIRST, "world1_scores": SECOND}
+    assert bound == pytest.approx(estimate_epsilon(**both, delta=1e-6).epsilon_lower)
+    np.savez(path, scores=JOINED, labels=IS_FIRST)
+    with pytest.raises(InputError, match="option --world-column"):
+        read_world_scores(path)
+    np.savez(path, high=JOINED, labels=IS_FIRST)
+    with pytest.raises(InputError, match="labels holds truth values, not scores"):
+        read_world_scores(path, world0="high")
+
+
 def test_which_array_is_world_0_is_asked(tmp_path):
     path = arrays_of(tmp_path, "alpha", "beta")
     asked = "which is world 0, in which high scores are expected .* --world0 beta or --world0 alpha"
@@ -477,7 +491,7 @@ def test_which_array_is_world_0_is_asked(tmp_path):
             "are read from .npz, .npy, .json, .csv, .tsv, .parquet files, not from '.txt'",
         ),
         (".", None, "is a folder: name a file"),
-        ("a.csv", "scores,world\n1.0,0", "has no 'score'; did you mean 'scores'"),
+        ("a.csv", "scored,world\n1.0,0", "has no 'score'; did you mean 'scored'"),
         ("a.csv", "score,label\n1.0,0", "has no 'world'; known: score, label"),
         ("a.csv", "score,world\n1.5,0\n,1\nn/a!,0", "score holds 'n/a!' in row 3, which is no nu"),
         ("a.csv", "score,world\n1.0,0\n,1", "score is missing or NaN in row 2"),

@@ -860,7 +860,9 @@ def test_resolved_configs_that_are_none_are_named(tmp_path):
     path = tmp_path / "experiment.json"
     for old, new in (('"runs_of_audit"', '"others"'), ('{"steps":"steps"}', "{}")):
         path.write_text(parsed().to_json().replace(old, new))
-        with pytest.raises(InputError, match=f"{path} is not a resolved config; delete it"):
+        with pytest.raises(
+            InputError, match=f"{path} is not a resolved config of this installation"
+        ):
             read_experiment(path)
     with pytest.raises(InputError, match=r"none\.json does not exist: it is the config of the"):
         read_experiment(tmp_path / "none.json")

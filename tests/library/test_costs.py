@@ -553,7 +553,7 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
     assert "with 4 cores" in printed.out
     assert "Not counted" in printed.out
     assert "probe" in printed.err
-    with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
+    with pytest.raises(InputError, match="is not a resolved config of this installation"):
         call("estimate_cost", experiment="experiment.yaml")
 
 

@@ -420,6 +420,12 @@ def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatc
         [message] = caplog.messages
         assert "column 'income': commas are read as decimal points; if they group" in message
         caplog.clear()
+    Path("mine.csv").write_text("\n".join(["income;size;label", *["1.234;2,5;0", "999;3;1"] * 2]))
+    for read in (read_source, look_at_source):
+        read("mine.csv", **options)
+        [message] = caplog.messages
+        assert "column 'income': points are read as decimal points; if they group" in message
+        caplog.clear()
 
 
 @pytest.mark.parametrize(("labels", "classes"), [
