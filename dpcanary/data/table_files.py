@@ -50,7 +50,12 @@ def read_typed_table(path: Path, label_column: str) -> Any:
     if delimiter != _OF_DECIMAL_COMMAS or not _num_texts(table):
         return table
     _warn_of_thousands(path, _text(path, delimiter, column_types=dict.fromkeys(names, pa.string())))
-    return min(table, _text(path, delimiter, decimal_point=","), key=_num_texts)
+    commas = _text(path, delimiter, decimal_point=",")
+    columns = [
+        by_comma if pa.types.is_string(by_point.type) else by_point
+        for by_point, by_comma in zip(table.columns, commas.columns, strict=True)
+    ]
+    return pa.table(columns, names=table.column_names)
 
 
 def _num_texts(table: Any) -> int:
