@@ -153,7 +153,7 @@ def test_results_that_were_copied_are_not_those_of_another_config(finished, tmp_
     assert "add/remove" not in said
     # The right config finds its results again, whatever stands in the folder.
     (tmp_path / "chain.yaml").write_text(yaml.safe_dump(TINY))
-    assert "steps-gradient" in printed_by(command, tmp_path)
+    assert "\nsteps-" in printed_by(command, tmp_path)
     graph = printed_by([*command, "--dag"], tmp_path)
     assert "digraph" in graph
     assert "add/remove" not in graph
