@@ -161,9 +161,9 @@ def test_the_code_of_a_kind_redraws_its_own_figures_alone(project, module, figur
 def test_a_second_score_of_stored_observations_trains_nothing(project):
     path = "adversaries/catalogue.py"
     twice = re.sub(
-        r"scores=\(_LOGIT_DIFFERENCE,\)",
+        r"scores=\(_LOGIT_DIFFERENCE,",
         "scores=(_LOGIT_DIFFERENCE, Score('second', 'dpcanary.scoring.scores:logit_difference',"
-        " Observation.LOGITS))",
+        " Observation.LOGITS),",
         text_of(path),
     )
     config = yaml.safe_load((project.folder / "experiment.yaml").read_text())
