@@ -47,7 +47,7 @@ def read_typed_table(path: Path, label_column: str) -> Any:
     delimiter, names = _header(path)
     _check_names(path, names, label_column)
     table = _text(path, delimiter)
-    if delimiter != _OF_DECIMAL_COMMAS or not _num_texts(table):
+    if delimiter != _OF_DECIMAL_COMMAS or not any(map(pa.types.is_string, table.schema.types)):
         return table
     _warn_of_thousands(path, _text(path, delimiter, column_types=dict.fromkeys(names, pa.string())))
     commas = _text(path, delimiter, decimal_point=",")
@@ -58,16 +58,10 @@ def read_typed_table(path: Path, label_column: str) -> Any:
     return pa.table(columns, names=table.column_names)
 
 
-def _num_texts(table: Any) -> int:
-    return sum(map(pa.types.is_string, table.schema.types))
-
-
 def _warn_of_thousands(path: Path, table: Any) -> None:
-    """Says of which columns of texts the decimal points may group thousands."""
+    """Says of which columns, all of them texts, the decimal points may group thousands."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         for marks, (decimal, grouping) in _MARKS.items():
-            if not pa.types.is_string(column.type):
-                continue
             marked = column.filter(pc.match_substring_regex(column, decimal))
             if len(marked) and pc.all(pc.match_substring_regex(marked, grouping)).as_py():
                 _LOG.warning(
