@@ -117,11 +117,8 @@ def kept_of_records(model: nn.Module, batch: Batch, others: Batch) -> list[str]:
     fewer = others.rows(slice(1, None))  # some buffers count records
     # Batches of one record alone differ most, as in what they choose among experts.
     alike = [batch.rows([place] * len(batch)) for place in range(min(len(batch), _ALIKE))]
-    kept = [
-        kept_state(model, partial(outputs_of, model, batch), partial(outputs_of, model, other))
-        for other in (fewer, *alike)
-    ]
-    names = [*dict.fromkeys(name for own in kept for name in own.of_records)]
+    kept = kept_state(model, *(partial(outputs_of, model, own) for own in (batch, fewer, *alike)))
+    names = [*kept.of_records]
     after = [_after(model, earlier, batch) for earlier in (batch, others, fewer)]
     if not names and not all(_alike(after[0], other) for other in after[1:]):
         names.append("a tensor or number that is no buffer")

@@ -29,7 +29,7 @@ class KeptState:
 
 
 def kept_state(
-    module: nn.Module, first: Callable[[], object], second: Callable[[], object]
+    module: nn.Module, first: Callable[[], object], *others: Callable[[], object]
 ) -> KeptState:
     """Compares a module's buffers and parameters after forward passes of different records.
 
@@ -39,21 +39,25 @@ def kept_state(
     Args:
         module: what is called, or any module around it.
         first: runs the forward pass of some records, without a backward pass.
-        second: runs that of other records. Give it another number of records as well: a buffer that
-            counts records is then found, too.
+        others: run those of other records, at least one. Give it another number of records as
+            well: a buffer that counts records is then found, too.
     """
     before = _tensors(module)
     states = []
-    for call in (first, second):
+    for call in (first, *others):
         with unchanged_state(module):
             with torch.no_grad():
                 call()
             states.append({name: own.detach().clone() for name, own in _tensors(module).items()})
-    one, two = states
     values = {name: own.detach() for name, own in before.items()}
-    changed = [name for name in one | two if not _same(values, one, name)]
-    changed += [name for name in one | two if name not in changed and not _same(values, two, name)]
-    return KeptState(tuple(changed), tuple(name for name in changed if not _same(one, two, name)))
+    names = dict.fromkeys(name for state in states for name in state)
+    changed = dict.fromkeys(
+        name for state in states for name in names if not _same(values, state, name)
+    )
+    of_records = [
+        name for name in changed if not all(_same(states[0], state, name) for state in states[1:])
+    ]
+    return KeptState(tuple(changed), tuple(of_records))
 
 
 @contextmanager
