@@ -21,7 +21,7 @@ from torch import nn
 from dpcanary import Adjacency, Mechanism, account_by_adjacency, estimate_epsilon
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.opacus import watch
-from dpcanary.watching.recorder import Recorder, StepTold
+from dpcanary.watching.recorder import Recorder, StepSettings
 
 DELTA = 1e-5
 
@@ -172,7 +172,7 @@ def simulated_training(seed: int, *, size: int, steps: int, num_records: int = 1
     for _ in range(steps):
         sums = [torch.zeros(size - 10), torch.zeros(10)]
         batch = float(rng.binomial(num_records, 0.1))
-        recorder.before_noise(sums, StepTold(1.5, 1.0, 0.1, batch))
+        recorder.before_noise(sums, StepSettings(1.5, 1.0, 0.1, batch))
         noisy = [one + 1.5 * torch.randn(one.shape, generator=generator) for one in sums]
         recorder.after_noise(noisy)
     recorder.evaluate()

@@ -53,8 +53,8 @@ app.command(
 )(run)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_wanted: bool) -> None:
+    if is_wanted:
         from dpcanary.version import VERSION
 
         print(f"dpcanary {VERSION}")

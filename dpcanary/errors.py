@@ -6,14 +6,14 @@ from difflib import get_close_matches
 
 from dpcanary.core.optional_packages import lacking, package_lacked
 
-# Of writing to an open file, which they do not name.
+# Errors of writing to an open file do not name the file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_THE_DISK = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, *_FULL),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
 )
 
-# Of the loader, and of a library's own code, when a library is imported.
+# The loader, or a library that is imported, says so if memory is lacking.
 _OF_MEMORY = ("failed to map segment", "cannot allocate memory", "bad_alloc")
 
 
@@ -61,11 +61,11 @@ def _lacks_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     words = str(error).lower()
-    is_unloaded = isinstance(error, ImportError) and any(one in words for one in _OF_MEMORY)
+    is_unloaded = isinstance(error, ImportError) and any(word in words for word in _OF_MEMORY)
     return isinstance(error, MemoryError) or is_unloaded
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, valid_names: Iterable[str]) -> str:
     """The end of an error about an unknown name: the most similar known name, or all of them.
 
     Example:
@@ -74,6 +74,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         >>> suggestion("xyz", ["gradient", "natural"])
         'known: gradient, natural'
     """
-    names = list(known)
+    names = list(valid_names)
     close = get_close_matches(name, names, n=1, cutoff=0.7)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"

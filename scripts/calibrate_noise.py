@@ -11,8 +11,8 @@ def main(argv: Sequence[str]) -> None:
     """Writes the noise multiplier as JSON."""
     parser = stage_parser(__doc__, NoiseStage)
     args = parsed(parser, argv)
-    found = {"noise_multiplier": noise_of(args.settings), "origin": args.job.origin}
-    write_sealed_object(args.output, found)
+    content = {"noise_multiplier": noise_of(args.settings), "origin": args.job.origin}
+    write_sealed_object(args.output, content)
 
 
 if __name__ == "__main__":

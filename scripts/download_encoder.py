@@ -18,8 +18,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--lock", type=Path, required=True, help="records the first commit seen")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
-    found = find_encoder(args.encoder, revision=args.revision, lock=args.lock)
-    write_text(args.output, json.dumps({"folder": str(found.folder), "commit": found.commit}))
+    encoder = find_encoder(args.encoder, revision=args.revision, lock=args.lock)
+    write_text(args.output, json.dumps({"folder": str(encoder.folder), "commit": encoder.commit}))
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parsed(parser, argv)
     downloaded = read_json(args.downloaded) if args.downloaded else {}
-    found = find_encoder(downloaded.get("folder") or args.encoder or args.settings.encoder)
+    encoder_folder = find_encoder(downloaded.get("folder") or args.encoder or args.settings.encoder)
     device = chosen_device(args.device)
     source = load_records(args.settings, files=args.files)
     start = time.perf_counter()
-    encoder = load_encoder(found, source.training.features, device=device)
+    encoder = load_encoder(encoder_folder, source.training.features, device=device)
     num_records = len(source.training) + (len(source.test) if source.test else 0)
     with progress(num_records, "record") as bar:
         arrays = encode_source(source, encoder, num_threads=args.threads, on_progress=bar.update)
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
         args.output,
         arrays,
         stage=args.settings,
-        found=found,
+        encoder=encoder_folder,
         commit=downloaded.get("commit"),
         device=device,
         seconds=time.perf_counter() - start,

@@ -26,8 +26,8 @@ def main(argv: Sequence[str]) -> None:
     args = parsed(parser, argv, read_later=[*_TABLES, "experiment"])
     experiment = read_json(args.experiment)
     for origin in args.job.inputs.get("experiment", ()):
-        found = origin_of("experiment", settings=as_json(experiment), inputs={})
-        check_origin(args.experiment, found, origin)
+        config_origin = origin_of("experiment", settings=as_json(experiment), inputs={})
+        check_origin(args.experiment, config_origin, origin)
     sweeps = args.sweeps or experiment["sweeps"]
     audits = [audit for sweep in sweeps for audit in experiment["sweeps"][sweep]]
     paths = {name: [getattr(args, name) / f"{audit}.tsv" for audit in audits] for name in _TABLES}

@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     args = parsed(parser, argv, read_later=["archive"])
     with open_release(args.archive, sha256=args.sha256) as release:
-        release.unpack(args.output, wanted=args.job.inputs.get("archive"))
+        release.unpack(args.output, members=args.job.inputs.get("archive"))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ _IN_OUR_WORDS = (
 
 def _in_our_words(text: str) -> str:
     for said, ours in _IN_OUR_WORDS:
-        if found := re.fullmatch(said, text.strip(), re.DOTALL):
-            return found.expand(ours)
+        if match := re.fullmatch(said, text.strip(), re.DOTALL):
+            return match.expand(ours)
     return text
 
 
@@ -78,7 +78,7 @@ class LogHandler(LogHandlerBase):
         logging.raiseExceptions = False
         self._progress = WorkflowProgress(done=self._done)
         self._logs: dict[object, Path] = {}
-        self._known: dict[object, tuple[float, float]] = {}
+        self._progress_of_jobs: dict[object, tuple[float, float]] = {}
         self._is_interrupted = False
         if threading.current_thread() is threading.main_thread():
             self._note_interruptions()
@@ -142,10 +142,10 @@ class LogHandler(LogHandlerBase):
 
     def _done(self, job: object) -> float:
         """How far a job is; its log is read at most once in a second."""
-        read, done = self._known.get(job, (0.0, 0.0))
+        read, done = self._progress_of_jobs.get(job, (0.0, 0.0))
         if job in self._logs and time.time() - read > 1:
             done = fraction_done(self._logs[job])
-            self._known[job] = time.time(), done
+            self._progress_of_jobs[job] = time.time(), done
         return done
 
     def close(self) -> None:

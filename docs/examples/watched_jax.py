@@ -9,7 +9,7 @@ import optax
 from jax_privacy import noise_addition
 from sklearn.datasets import load_digits
 
-from dpcanary.own_training import Recorder, StepTold
+from dpcanary.own_training import Recorder, StepSettings
 from dpcanary.watching.optax import shapes_of, watched
 
 RATE, NOISE, NORM, STEPS = 0.1, 2.0, 1.0, 200
@@ -45,10 +45,10 @@ def clipped(values, image, label):
 
 
 recorder = Recorder(shapes_of(parameters), noise_multiplier=NOISE, sample_rate=RATE)
-told = StepTold(noise_multiplier=NOISE, max_grad_norm=NORM, sample_rate=RATE)
+settings = StepSettings(noise_multiplier=NOISE, max_grad_norm=NORM, sample_rate=RATE)
 privatizer = noise_addition.gaussian_privatizer(stddev=NOISE * NORM, prng_key=noise_key)
 optimizer = optax.chain(
-    watched(privatizer, recorder, told), optax.scale(1 / (RATE * len(labels))), optax.sgd(0.5)
+    watched(privatizer, recorder, settings), optax.scale(1 / (RATE * len(labels))), optax.sgd(0.5)
 )
 state = optimizer.init(parameters)
 

@@ -119,7 +119,10 @@ def _of_shuffled_batches(stage: AccountingStage, noise_multiplier: float) -> pd.
     mechanisms = [_shuffled_mechanism(stage, step, noise_multiplier) for step in stage.record_steps]
 
     def guaranteed(adjacency: Adjacency) -> list[float]:
-        return [guaranteed_epsilon(one.under(adjacency), delta=stage.delta) for one in mechanisms]
+        return [
+            guaranteed_epsilon(mechanism.under(adjacency), delta=stage.delta)
+            for mechanism in mechanisms
+        ]
 
     columns: dict[str, object] = {
         "step": stage.record_steps,
@@ -130,7 +133,7 @@ def _of_shuffled_batches(stage: AccountingStage, noise_multiplier: float) -> pd.
         "epsilon_upper_group_privacy": nan,
         **dict.fromkeys(_UNKNOWN, nan),
         "epsilon_poisson": [
-            claimed_epsilon(one.as_poisson(), delta=stage.delta) for one in mechanisms
+            claimed_epsilon(mechanism.as_poisson(), delta=stage.delta) for mechanism in mechanisms
         ],
     }
     return pd.DataFrame(columns)
@@ -149,7 +152,7 @@ def _shuffled_mechanism(
 
 
 def _membership(stage: AccountingStage) -> Adjacency:
-    """Of zero-out and add/remove adjacency, the one that stands beside substitute adjacency."""
+    """The adjacency, zero-out or add/remove, that stands beside substitute adjacency."""
     is_zero_out = stage.adjacency is Adjacency.ZERO_OUT
     return Adjacency.ZERO_OUT if is_zero_out else Adjacency.ADD_REMOVE
 
@@ -189,7 +192,7 @@ def _heuristics(mechanism: Mechanism, stage: AccountingStage) -> list[float]:
 
 
 def _gaussian_distances(mechanism: Mechanism, stage: AccountingStage) -> list[float]:
-    """Of the trade-off curve after each recorded step."""
+    """Distances of the Gaussian curve from the trade-off curve after each recorded step."""
     try:
         curves = curves_by_steps(mechanism, list(stage.insertions))
         return [gaussian_distance(curve, delta=stage.delta) for curve in curves]
@@ -208,7 +211,9 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """
     if not noise_multiplier:
         points = pd.DataFrame({"delta": [1.0], "epsilon": [0.0]})
-        return pd.concat([points.assign(adjacency=one.value) for one in _ADJACENCIES])[_PROFILE]
+        return pd.concat([points.assign(adjacency=adjacency.value) for adjacency in _ADJACENCIES])[
+            _PROFILE
+        ]
     if stage.batches_per_pass is not None:
         return _profile_of_shuffled_batches(stage, noise_multiplier)
     mechanism, tables = _mechanism(stage, noise_multiplier), []
@@ -240,7 +245,9 @@ def _profile_of_shuffled_batches(stage: AccountingStage, noise_multiplier: float
 
 def _exact_profile(curve: ExactCurve) -> pd.DataFrame:
     epsilons = np.linspace(0.0, curve.epsilon(_PROFILE_DELTA), _PROFILE_POINTS).tolist()
-    return pd.DataFrame({"delta": [curve.delta(one) for one in epsilons], "epsilon": epsilons})
+    return pd.DataFrame(
+        {"delta": [curve.delta(epsilon) for epsilon in epsilons], "epsilon": epsilons}
+    )
 
 
 def _fine_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
@@ -254,9 +261,9 @@ def _fine_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
 
 def _coarse_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
     points = []
-    for one in sorted({delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
+    for point_delta in sorted({delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
 
-        def bounds_by(method: AccountingMethod, delta: float = one) -> EpsilonBounds:
+        def bounds_by(method: AccountingMethod, delta: float = point_delta) -> EpsilonBounds:
             return account_epsilon(mechanism, delta=delta, method=method)
 
         try:
@@ -267,5 +274,5 @@ def _coarse_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
             )
         except AccountingError:
             continue  # the audit's own delta is left: upper_bounds would have refused otherwise
-        points.append({"delta": one, "epsilon": bounds.upper})
+        points.append({"delta": point_delta, "epsilon": bounds.upper})
     return pd.DataFrame(points, columns=["delta", "epsilon"])

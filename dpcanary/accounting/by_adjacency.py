@@ -111,7 +111,7 @@ def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdj
     except AccountingError:
         group = float("nan")
     [add_remove], [substitute] = curves[Adjacency.ADD_REMOVE], curves[Adjacency.SUBSTITUTE]
-    # Of one mechanism under all adjacencies, the result is the same.
+    # A mechanism gives the same result, whichever adjacency it is stated for.
     accounted = replace(mechanism, adjacency=Adjacency.SUBSTITUTE)
     return EpsilonsByAdjacency(add_remove, substitute, group, delta, method, accounted)
 

@@ -55,7 +55,7 @@ def _running_sum(masses: Array) -> NDArray[np.longdouble]:
 
 # FPRs at which two curves are compared, as standard normal quantiles.
 _QUANTILES = np.linspace(-8.0, 8.0, 2001)
-# The same for `largest_mu`: finer, since a curve may have a kink where mu is largest.
+# Quantiles for `largest_mu`: finer, since a curve may have a kink where mu is largest.
 _FURTHEST_QUANTILE = 4.75
 _FINE_QUANTILES = np.linspace(-_FURTHEST_QUANTILE, _FURTHEST_QUANTILE, 40_001)
 

@@ -70,12 +70,12 @@ def heuristic_epsilon(
     counts = np.arange(uses + 1)
     masses = binom.logpmf(counts, uses, mechanism.sample_rate)
     kept = masses > _LEAST_LOG_MASS
-    places = counts[kept] / (mechanism.noise_multiplier * sqrt(most))  # in units of s
+    distances = counts[kept] / (mechanism.noise_multiplier * sqrt(most))  # in units of s
     # The other order of the worlds is the mirror image, which is the same under substitute.
-    orders = [(places, -places)]
+    orders = [(distances, -distances)]
     if mechanism.adjacency is not Adjacency.SUBSTITUTE:
-        none = np.zeros_like(places)
-        orders = [(places, none), (none, -places)]
+        none = np.zeros_like(distances)
+        orders = [(distances, none), (none, -distances)]
     return max(_epsilon(masses[kept], *order, delta) for order in orders)
 
 
@@ -90,11 +90,11 @@ def _epsilon(masses: Array, first: Array, second: Array, delta: float) -> float:
     """
 
     def loss(y: float) -> float:
-        logs = (log_sums(masses + y * one - one**2 / 2) for one in (first, second))
+        logs = (log_sums(masses + y * mean - mean**2 / 2) for mean in (first, second))
         return float(next(logs) - next(logs))
 
     def excess(y: float) -> float:
-        above = (_log_mass(masses, one - y) for one in (first, second))
+        above = (_log_mass(masses, mean - y) for mean in (first, second))
         return exp(next(above)) - exp(loss(y) + next(above)) - delta
 
     # Where both are equally likely, and the loss is 0.

@@ -20,7 +20,7 @@ class LossMasses(DensePLDPmf):  # type: ignore[misc]
 
     @classmethod
     def of(cls, masses: DensePLDPmf) -> "LossMasses":
-        """The same masses; dp-accounting has no public access to them."""
+        """The masses of a PMF; dp-accounting has no public access to them."""
         return cls(
             masses._discretization,
             masses._lower_loss,
@@ -53,9 +53,9 @@ class LossMasses(DensePLDPmf):  # type: ignore[misc]
     def _range(self, num_times: int, tail_mass: float) -> tuple[int, int]:
         """Places of composed losses outside of which there is at most this mass, by Chernoff."""
         least, most = 0, (self.size - 1) * num_times
-        places = np.arange(self.size) / self.size
+        fractions = np.arange(self.size) / self.size
         for sign in (1, -1):
-            tilt = np.exp(sign * places)
+            tilt = np.exp(sign * fractions)
             tilted = np.asarray(self._probs, np.float64)
             for order in range(1, _MOST_ORDER + 1):
                 tilted = tilted * tilt

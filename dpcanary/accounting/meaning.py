@@ -193,8 +193,8 @@ def limits_of_curve(
         (0.383, 0.691, 0.329)
     """
     adjacency = Adjacency(adjacency)
-    rates = [checked_real("false_positive_rates", one, most=1.0) for one in false_positive_rates]
-    counts = [checked_count("values", one, least=2) for one in values]
+    rates = [checked_real("false_positive_rates", rate, most=1.0) for rate in false_positive_rates]
+    counts = [checked_count("values", count, least=2) for count in values]
     return AttackLimits(
         adjacency=adjacency,
         true_positive_rates=dict(zip(rates, (1 - curve.fnr(rates)).tolist(), strict=True)),
@@ -248,7 +248,7 @@ def meaning_of(
     Args:
         mechanism: what is accounted; its own adjacency is not used.
         values: see `limits_of_curve`.
-        false_positive_rates: likewise.
+        false_positive_rates: at which the largest true positive rates are given.
         group_size: the largest number of records of one person, all of which may hold the secret.
 
     Raises:

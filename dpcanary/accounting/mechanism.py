@@ -13,7 +13,7 @@ from dpcanary.errors import AccountingError
 if TYPE_CHECKING:
     from dpcanary.accounting.meaning import Meaning
 
-# Of values that a secret may have, where nothing else is asked: an answer, a diagnosis, a code.
+# How many values a secret may have, where nothing else is asked: an answer, a diagnosis, a code.
 NUM_VALUES = (2, 10, 10_000)
 
 
@@ -75,19 +75,19 @@ class Mechanism:
         return astuple(self) == astuple(other)  # tuples take one object to be equal to itself
 
     def with_noise(self, noise_multiplier: float) -> "Mechanism":
-        """The same mechanism with another noise multiplier."""
+        """This mechanism with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def under(self, adjacency: Adjacency | str) -> "Mechanism":
-        """The same mechanism under another neighbouring relation."""
+        """This mechanism under another neighbouring relation."""
         return replace(self, adjacency=Adjacency(adjacency))
 
     def after(self, num_steps: int) -> "Mechanism":
-        """The same mechanism with another number of steps."""
+        """This mechanism with another number of steps."""
         return replace(self, num_steps=num_steps)
 
     def collapsed(self) -> "Mechanism":
-        """The same mechanism in the fewest steps.
+        """This mechanism in the fewest steps.
 
         Without sampling, T Gaussian steps are exactly one step with 1/sqrt(T) of the noise, which
         leaves no composition error.
@@ -140,7 +140,7 @@ class Question:
     method: AccountingMethod = AccountingMethod.PLD
 
     def after(self, num_steps: int) -> "Question":
-        """The same question after another number of steps."""
+        """This question after another number of steps."""
         return replace(self, mechanism=self.mechanism.after(num_steps))
 
     def refusal(self, reason: str, *, instead: str) -> AccountingError:

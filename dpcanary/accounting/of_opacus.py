@@ -103,16 +103,16 @@ def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
         " hold. If each record is used once in each pass over the data"
     )
     try:
-        found = {
-            one: guaranteed_epsilon(shuffled.under(one), delta=delta)
-            for one in (Adjacency.SUBSTITUTE, Adjacency.ZERO_OUT)
+        epsilons = {
+            adjacency: guaranteed_epsilon(shuffled.under(adjacency), delta=delta)
+            for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ZERO_OUT)
         }
     except AccountingError as error:
         return f"{text}, no accountant gives a number: {error}"
     return (
         f"{text}, so in {shuffled.num_passes:,} steps at most, what is guaranteed is epsilon"
-        f" {rounded_up(found[Adjacency.SUBSTITUTE])} under substitute adjacency, and"
-        f" {rounded_up(found[Adjacency.ZERO_OUT])} for a record that is there or replaced by"
+        f" {rounded_up(epsilons[Adjacency.SUBSTITUTE])} under substitute adjacency, and"
+        f" {rounded_up(epsilons[Adjacency.ZERO_OUT])} for a record that is there or replaced by"
         " nothing (zero-out); no sampling amplifies it"
     )
 
@@ -160,7 +160,9 @@ def samples_poisson(
         optimizers = [privacy_engine_or_optimizer]
     else:
         accountant = getattr(privacy_engine_or_optimizer, "accountant", None)
-        optimizers = [one for one in optimizers if accountant in captured_by(one.step_hook)]
+        optimizers = [
+            optimizer for optimizer in optimizers if accountant in captured_by(optimizer.step_hook)
+        ]
     trained = {id(parameter) for optimizer in optimizers for parameter in optimizer.params}
     sampling = {
         not model.grad_accumulation_allowed
@@ -171,10 +173,10 @@ def samples_poisson(
         return None
     is_poisson = sampling.pop()
     # Models that are put together without an engine may always accumulate.
-    told = [own for optimizer in optimizers for own in captured_by(optimizer.step_hook)]
-    by_engine = any(engine.accountant is own for engine in engines for own in told)
+    hooked = [own for optimizer in optimizers for own in captured_by(optimizer.step_hook)]
+    by_engine = any(engine.accountant is own for engine in engines for own in hooked)
     rates = {own.sample_rate for own in living_objects(samplers, living)}
-    is_own = not told or any(isinstance(own, float) and own in rates for own in told)
+    is_own = not hooked or any(isinstance(own, float) and own in rates for own in hooked)
     return None if is_own and not by_engine and not is_poisson else is_poisson
 
 

@@ -81,15 +81,15 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
         return account_by_adjacency(mechanism, delta=delta)
     adjacencies = (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
     try:
-        add_remove, substitute = (_composed(merged, one, delta) for one in adjacencies)
+        add_remove, substitute = (_composed(merged, adjacency, delta) for adjacency in adjacencies)
         method = AccountingMethod.PLD
     except AccountingError as error:
         print(f"warning: trying loose instead: {error}", file=sys.stderr)
-        add_remove, substitute = (_loose(merged, one, delta) for one in adjacencies)
+        add_remove, substitute = (_loose(merged, adjacency, delta) for adjacency in adjacencies)
         method = AccountingMethod.LOOSE
     epsilons = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
     for adjacency in adjacencies:
-        if is_within_delta([Mechanism(adjacency, **vars(one)) for one in merged], delta=delta):
+        if is_within_delta([Mechanism(adjacency, **vars(phase)) for phase in merged], delta=delta):
             epsilons[adjacency] = 0.0
     return EpsilonsByAdjacency(
         epsilons[Adjacency.ADD_REMOVE],
@@ -108,7 +108,9 @@ def _loose(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float
     mechanisms = [Mechanism(adjacency, **vars(phase)) for phase in phases]
 
     def divergences(orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        parts = [one.num_steps * renyi_divergences(one, orders) for one in mechanisms]
+        parts = [
+            mechanism.num_steps * renyi_divergences(mechanism, orders) for mechanism in mechanisms
+        ]
         return sum(parts[1:], start=parts[0])
 
     return smallest_epsilon(divergences, delta=delta)

@@ -154,8 +154,8 @@ def _connect_the_dots(mechanism: Mechanism, interval: float) -> PrivacyLossDistr
         bounds = loss.connect_dots_bounds()
         least, most = floor(bounds.epsilon_lower / interval), ceil(bounds.epsilon_upper / interval)
         deltas = step_deltas(loss, np.arange(least, most + 1) * interval)
-        made = create_pmf_pessimistic_connect_dots_fixed_gap(interval, least, most, deltas)
-        return LossMasses.of(made) if isinstance(made, DensePLDPmf) else made
+        pmf = create_pmf_pessimistic_connect_dots_fixed_gap(interval, least, most, deltas)
+        return LossMasses.of(pmf) if isinstance(pmf, DensePLDPmf) else pmf
 
     if mechanism.adjacency is Adjacency.SUBSTITUTE:
         return PrivacyLossDistribution(masses(AdjacencyType.REPLACE))
@@ -242,15 +242,15 @@ def _interval(mechanism: Mechanism, pessimistic: bool) -> float:
     """The grid interval: a small part of a step's loss, as far as time and memory allow."""
     num_steps = mechanism.num_steps
     scale = mechanism.adjacency.sensitivity * mechanism.sample_rate / mechanism.noise_multiplier
-    wanted = min(scale / 20, 0.02 / num_steps)
+    interval = min(scale / 20, 0.02 / num_steps)
     if pessimistic:
         # `scale` is the loss of most steps. With little noise the others lose far more.
         coarse = min(_COARSE_INTERVAL / sqrt(num_steps), _deviation(mechanism) / 1000)
-        wanted = max(scale / 100, coarse)
+        interval = max(scale / 100, coarse)
     span = _span(mechanism)
     # dp-accounting keeps T/400 + 68 spans of a step, since its Chernoff orders end at 20 / span.
     composed_span = span * min(num_steps, num_steps / 400 + 68)
-    return max(wanted, span / _STEP_POINTS[pessimistic], composed_span / _COMPOSED_POINTS)
+    return max(interval, span / _STEP_POINTS[pessimistic], composed_span / _COMPOSED_POINTS)
 
 
 def _span(mechanism: Mechanism) -> float:

@@ -217,12 +217,12 @@ def _epsilon_error(mechanism: Mechanism, delta: float, loss: MixtureLoss) -> flo
     """One per cent of the expected epsilon, or the smallest error that the largest grid allows."""
     mu = mechanism.adjacency.sensitivity * mechanism.sample_rate / mechanism.noise_multiplier
     expected = gdp_epsilon(mu=mu * sqrt(mechanism.num_steps), delta=delta)
-    wanted = 0.01 * min(max(expected, 0.1), 10.0)
+    error = 0.01 * min(max(expected, 0.1), 10.0)
     # These are prv-accountant's own width and mesh. Without this limit a grid may exceed memory.
     delta_error = 1e-3 * delta
-    half_width = float(compute_safe_domain_size([loss], [mechanism.num_steps], wanted, delta_error))
+    half_width = float(compute_safe_domain_size([loss], [mechanism.num_steps], error, delta_error))
     meshes = sqrt(mechanism.num_steps / 2 * log(12 / delta_error))
     affordable = 2 * half_width * meshes / _POINTS
-    if affordable > 10 * wanted:
+    if affordable > 10 * error:
         raise ValueError(f"epsilon would be known to {affordable:.2g} only")
-    return max(wanted, affordable)
+    return max(error, affordable)

@@ -41,12 +41,12 @@ class ShuffledEpsilons:
     def __str__(self) -> str:
         rows = [
             (
-                ADJACENCIES[one],
-                rounded_up(self.guaranteed[one]),
-                rounded_up(self.claimed[one]) if isfinite(self.claimed[one]) else "-",
-                _PROTECTS[one],
+                ADJACENCIES[adjacency],
+                rounded_up(self.guaranteed[adjacency]),
+                rounded_up(self.claimed[adjacency]) if isfinite(self.claimed[adjacency]) else "-",
+                _PROTECTS[adjacency],
             )
-            for one in self.guaranteed
+            for adjacency in self.guaranteed
         ]
         header = ("adjacency", "guaranteed", "Poisson claims", "protects")
         return "\n".join(table_lines(header, rows))
@@ -74,12 +74,14 @@ def account_shuffled(
         >>> round(found.guaranteed["substitute"], 2), round(found.claimed["substitute"], 2)
         (24.92, 2.51)
     """
-    of_all = {one: mechanism.under(one) for one in Adjacency}
+    of_all = {adjacency: mechanism.under(adjacency) for adjacency in Adjacency}
     return ShuffledEpsilons(
-        guaranteed={one: guaranteed_epsilon(of, delta=delta) for one, of in of_all.items()},
+        guaranteed={
+            adjacency: guaranteed_epsilon(of, delta=delta) for adjacency, of in of_all.items()
+        },
         claimed={
-            one: claimed_epsilon(of.as_poisson(sample_rate), delta=delta)
-            for one, of in of_all.items()
+            adjacency: claimed_epsilon(of.as_poisson(sample_rate), delta=delta)
+            for adjacency, of in of_all.items()
         },
         delta=delta,
     )

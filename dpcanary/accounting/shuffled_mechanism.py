@@ -87,11 +87,11 @@ class ShuffledMechanism:
         )
 
     def with_noise(self, noise_multiplier: float) -> "ShuffledMechanism":
-        """The same mechanism with another noise multiplier."""
+        """This mechanism with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def under(self, adjacency: Adjacency | str) -> "ShuffledMechanism":
-        """The same mechanism under another neighbouring relation."""
+        """This mechanism under another neighbouring relation."""
         return replace(self, adjacency=Adjacency(adjacency))
 
 

@@ -12,7 +12,7 @@ from dpcanary.core.adjacency import Adjacency
 
 # Relative error of the formulas in double precision, and a margin.
 _ROUND_OFF = 1e-12
-# Of a divergence from which on the bound by divergences is above 1, which says nothing.
+# From this exponent on, the bound by divergences is above 1 and says nothing.
 _LARGEST_EXPONENT = log(5.0)
 # The largest exponent 1 / sigma^2 whose exponential is a double.
 _OVERFLOW = 700.0
@@ -56,7 +56,7 @@ def _distance_of_gaussians(shift: float) -> float:
 
 
 def _chi_squared_bound(mechanism: Mechanism) -> float:
-    """Of the pair of one step: the mean of (p / r - 1)^2 under r, or an upper bound on it.
+    """The chi-squared divergence of one step, the mean of (p / r - 1)^2 under r, or an upper bound.
 
     Let f_m be the density of N(m, sigma^2). The mean of f_a f_b / f_0^2 under f_0 is
     exp(a b / sigma^2). Under add/remove, r = f_0 and p - r = q (f_1 - f_0). Under substitute,

@@ -178,10 +178,10 @@ class Crafting:
         They are all classes; where labels are numbers, the smallest and the largest one that the
         adversary knows.
         """
-        known = self.data.auxiliary.labels
+        labels = self.data.auxiliary.labels
         if self.data.private.has_classes:
             return np.arange(self.data.num_classes)
-        return np.unique([known.min(), known.max()])
+        return np.unique([labels.min(), labels.max()])
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """The audit's random stream for a purpose."""
@@ -246,8 +246,8 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
             slot.
     """
     function, slots = crafting.stage.function, crafting.stage.num_slots
-    made = function_named(function)(crafting)
-    canaries = [*made] if isinstance(made, Iterable) else [made]
+    crafted = function_named(function)(crafting)
+    canaries = [*crafted] if isinstance(crafted, Iterable) else [crafted]
     for canary in canaries:
         if not isinstance(canary, Canary):
             raise InputError(f"{function} returned {canary!r}; it must return a list of canaries")

@@ -154,13 +154,13 @@ def crafted_input(
     """
     if not np.issubdtype(target.features.dtype, np.floating):
         raise InputError("crafted_input needs features that are real numbers, to descend on them")
-    label, wanted = gradients.labels(target.label), gradients.of_target(target).detach()
+    label, target_gradient = gradients.labels(target.label), gradients.of_target(target).detach()
     crafted = torch.zeros_like(gradients.inputs(target.features)).requires_grad_()
     optimiser = Stepping(Optimizer.ADAM, crafted, fused=False)
     for _ in range(num_steps):
         gradient = gradients.of(crafted, label)
-        cosine = torch.nn.functional.cosine_similarity(gradient, wanted, dim=0)
-        loss = cosine + torch.nn.functional.mse_loss(gradient, wanted)
+        cosine = torch.nn.functional.cosine_similarity(gradient, target_gradient, dim=0)
+        loss = cosine + torch.nn.functional.mse_loss(gradient, target_gradient)
         [descent] = torch.autograd.grad(loss, crafted)
         optimiser.step(descent, step_size)
         on_progress(1)

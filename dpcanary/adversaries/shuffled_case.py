@@ -95,10 +95,10 @@ def draw_passes(
     """Draws one pass of each run, shape (runs, batches_per_pass); `worlds` has shape (runs,)."""
     runs = np.arange(len(worlds))
     batches = stream.standard_normal((len(worlds), batches_per_pass)) * noise_multiplier
-    places = stream.integers(batches_per_pass, size=len(worlds))
+    batch_of_canary = stream.integers(batches_per_pass, size=len(worlds))
     last = np.array([move.in_last for move in moves])[worlds]
-    places[last] = batches_per_pass - 1
-    batches[runs, places] += np.array([move.size for move in moves])[worlds]
+    batch_of_canary[last] = batches_per_pass - 1
+    batches[runs, batch_of_canary] += np.array([move.size for move in moves])[worlds]
     return batches
 
 
@@ -106,7 +106,7 @@ def draw_ratios(drawing: Drawing) -> Array:
     """Log-likelihood ratios of all noisy sums up to each recorded step, shape (runs, steps)."""
     moves, batches, sigma = _process_of(drawing)
     passes = np.array(drawing.stage.record_steps) // batches
-    found = []
+    parts = []
     for stream, rows, worlds in drawing.streams(Purpose.SHUFFLED_CASE):
         of_stream = np.zeros(RUNS_PER_STREAM, dtype=np.int64)
         of_stream[rows] = worlds
@@ -116,8 +116,8 @@ def draw_ratios(drawing: Drawing) -> Array:
                 stream, of_stream, moves, batches_per_pass=batches, noise_multiplier=sigma
             )
             ratios[:, index] = pass_ratios(seen[rows], moves, noise_multiplier=sigma)
-        found.append(np.cumsum(ratios, axis=1)[:, passes - 1])
-    return np.concatenate(found)
+        parts.append(np.cumsum(ratios, axis=1)[:, passes - 1])
+    return np.concatenate(parts)
 
 
 def draw_sums(drawing: Drawing) -> Array:
@@ -128,12 +128,12 @@ def draw_sums(drawing: Drawing) -> Array:
     moves, batches, sigma = _process_of(drawing)
     gaps = np.diff(drawing.stage.record_steps, prepend=0)
     sizes = np.array([move.size for move in moves])
-    found = []
+    parts = []
     for stream, rows, worlds in drawing.streams(Purpose.SHUFFLED_CASE):
         noise = stream.standard_normal((RUNS_PER_STREAM, len(gaps))) * (sigma * np.sqrt(gaps))
         moved = sizes[worlds][:, None] * (gaps // batches)
-        found.append(np.cumsum(moved + noise[rows], axis=1))
-    return np.concatenate(found)
+        parts.append(np.cumsum(moved + noise[rows], axis=1))
+    return np.concatenate(parts)
 
 
 def sum_ratios(

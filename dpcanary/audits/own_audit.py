@@ -60,11 +60,11 @@ def config_of(
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise InputError(f"name {name!r} must match {NAME_PATTERN}")
-    audit = {"dataset": _DATASET, **_given(keys)}
+    audit = {"dataset": _DATASET, **_stated(keys)}
     num_steps, slots = audit.get("num_steps"), audit.get("num_slots", 1)
     if isinstance(num_steps, int) and "record_every" not in audit:
         audit["record_every"] = _interval(num_steps)
-    config: dict[str, Any] = {"experiment": name, **_given(shared)}
+    config: dict[str, Any] = {"experiment": name, **_stated(shared)}
     if slots != 1:  # valid however the slots of a run influence each other
         config.setdefault("threshold_rules", [ThresholdRule.MAHLOUJIFAR.value])
     config |= {"datasets": {_DATASET: data.settings}, "audits": {_SWEEP: audit}}
@@ -91,8 +91,8 @@ def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
     return before.partition("\n")[2] != text.partition("\n")[2]
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, as a config says it."""
+def _stated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that have a value, as a config states them."""
     return {
         key: value.value if isinstance(value, Choice) else value
         for key, value in values.items()
@@ -265,8 +265,8 @@ def run_audit(
         preparation: the text of the preparation that is written beside it, if there is one.
         before_jobs: see `running.run_snakemake`.
         targets: see `running.run_config`.
-        cores: likewise.
-        prints_results: likewise.
+        cores: see `running.run_config`.
+        prints_results: see `running.run_config`.
 
     Returns:
         The folder of the results.

@@ -138,19 +138,19 @@ def audited_data(
             f"num_records is {num_records}; of the {total} records of {source}, at least 1 must be"
             " private and 2 others, for the adversary and the test"
         )
-    wanted, has_classes = num_records or total // 2, records.training.has_classes
+    num_private, has_classes = num_records or total // 2, records.training.has_classes
     counts = np.bincount(records.training.labels, minlength=classes) if has_classes else np.zeros(1)
-    balanced = wanted % classes == 0 and counts.min() >= wanted // classes
+    balanced = num_private % classes == 0 and counts.min() >= num_private // classes
     if num_records is None and has_classes and not balanced:
-        even = wanted - wanted % classes
+        even = num_private - num_private % classes
         if even and counts.min() >= even // classes:
-            wanted, balanced = even, True
+            num_private, balanced = even, True
     kind = "classes" if has_classes else "numbers"
     data = AuditedData(
         source_named(source),
         label_column,
         kind,
-        wanted,
+        num_private,
         bool(balanced),
         standardised,
         preparation,

@@ -53,10 +53,10 @@ class _Table:
     def preparation(self, **split: Any) -> tuple[Preparation, Look]:
         """What follows from a look at the adversary's records; see `split_records`."""
         auxiliary = split_records(self.rows, **split, standardised=False).auxiliary
-        known = self.cells.iloc[np.sort(auxiliary.features[:, 0])]
+        cells = self.cells.iloc[np.sort(auxiliary.features[:, 0])]
         look = look_at(
             Path(self.rows.name),
-            known,
+            cells,
             label_column=self.label_column,
             has_classes=self.rows.training.has_classes,
         )
@@ -65,7 +65,7 @@ class _Table:
         preparation = Preparation(
             classes=look.classes,
             columns={name: judgement.column for name, judgement in look.columns.items()},
-            made_from=Prepared(hashes_of(known), None).digest(np.arange(len(known))),
+            made_from=Prepared(hashes_of(cells), None).digest(np.arange(len(cells))),
         )
         return preparation, look
 

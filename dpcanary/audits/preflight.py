@@ -58,8 +58,8 @@ def check_before(config: Path, *, folder: Path, device_is_here: bool) -> None:
     except subprocess.TimeoutExpired:
         return
     # Any other failure is left to the jobs, whose logs say more.
-    _, found, text = f"\n{done.stderr}".rpartition(f"\n{_ERROR}")
-    if done.returncode and found:
+    _, separator, text = f"\n{done.stderr}".rpartition(f"\n{_ERROR}")
+    if done.returncode and separator:
         raise InputError(text.strip())
 
 
@@ -106,22 +106,22 @@ def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
     """The records of a source; of one that is downloaded or drawn, as many of the same shape."""
     from dpcanary.data.sources import load_records  # a light install lacks what it reads with
 
-    known = KNOWN_SOURCES.get(dataset.source)
-    if known is None or (known.is_generated and not known.is_drawn):
+    description = KNOWN_SOURCES.get(dataset.source)
+    if description is None or (description.is_generated and not description.is_drawn):
         keys = {key: getattr(dataset, key) for key in DatasetStage.model_fields if key != "seed"}
         stage = DatasetStage(**keys, seed=seed)
         return load_records(stage, files=[Path(file) for file in files])
-    shape = known.shape or (1,)
-    most = dataset.max_records or known.num_training
-    training = most if known.is_drawn else min(most, known.num_training)
-    parts = [training] if known.num_test is None else [training, known.num_test]
+    shape = description.shape or (1,)
+    most = dataset.max_records or description.num_training
+    training = most if description.is_drawn else min(most, description.num_training)
+    parts = [training] if description.num_test is None else [training, description.num_test]
     return Source(
         dataset.source,
         *(
             # One number stands for all of a record: nothing is computed of them.
             Records(
                 np.broadcast_to(np.float32(0), (count, *shape)),
-                np.arange(count) % known.num_classes,
+                np.arange(count) % description.num_classes,
             )
             for count in parts
         ),

@@ -79,8 +79,8 @@ def release_results(
             origins=origins,
         )
     sha256 = sha256_of_file(archive)
-    told = released_config(experiment, archive=archive.name, config=config.name, sha256=sha256)
-    write_text(config, told)
+    text = released_config(experiment, archive=archive.name, config=config.name, sha256=sha256)
+    write_text(config, text)
     return MadeRelease(archive, config, sha256, archive.stat().st_size, len(files))
 
 
@@ -103,11 +103,11 @@ def released_config(
     settings = resolved["settings"]
     for key in _OF_THE_MACHINE:
         settings.pop(key, None)
-    told = {"observations": "released", "archive": archive, "archive_sha256": sha256}
+    release_keys = {"observations": "released", "archive": archive, "archive_sha256": sha256}
     experiment_name = settings.pop("experiment")
-    settings = {key: value for key, value in settings.items() if key not in told}
-    given = {key: value for key, value in told.items() if value is not None}
-    resolved["settings"] = {"experiment": experiment_name, **given, **settings}
+    settings = {key: value for key, value in settings.items() if key not in release_keys}
+    filled_keys = {key: value for key, value in release_keys.items() if value is not None}
+    resolved["settings"] = {"experiment": experiment_name, **filled_keys, **settings}
     header = _HEADER.format(experiment=experiment_name, config=config)
     return header + yaml.safe_dump(resolved, sort_keys=False, default_flow_style=None, width=100)
 
@@ -126,7 +126,7 @@ def _config_beside(archive: Path) -> Path:
 
 def _check(file: Path, origin: str) -> None:
     """A file is whole, and is the one of the config."""
-    [found] = origins_in(file)
-    check_origin(file, found, origin)
+    [recorded] = origins_in(file)
+    check_origin(file, recorded, origin)
     if file.suffix == ".npz":
         read_arrays(file)

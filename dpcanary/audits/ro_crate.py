@@ -106,7 +106,7 @@ def write_crate(results: Path, *, license: str, authors: Sequence[str] = ()) -> 
         agent = {"agent": _value(people)} if people else {}
         if people:
             crate.root_dataset["author"] = agent["agent"]
-        actions = _describe(crate, results, [*_made(products, results)], tool, agent)
+        actions = _describe(crate, results, [*_steps(products, results)], tool, agent)
         crate.root_dataset["mentions"] = [*actions, *papers]
         graph = crate.metadata.generate()
     path = results / CRATE
@@ -130,7 +130,7 @@ def _value(entities: Sequence[Any]) -> Any:
 def _describe(
     crate: "ROCrate",
     results: Path,
-    made: Sequence[_Made],
+    steps: Sequence[_Made],
     tool: "Entity",
     agent: Mapping[str, Any],
 ) -> list["Entity"]:
@@ -140,7 +140,7 @@ def _describe(
         path = results / file
         properties: dict[str, Any] = {"name": name, "description": f"{name}: {file}"}
         if path.is_dir():
-            shards = [add(f"{file}{one.name}", name) for one in sorted(path.glob("*.npz"))]
+            shards = [add(f"{file}{shard.name}", name) for shard in sorted(path.glob("*.npz"))]
             return crate.add_dataset(
                 path, file, properties={**properties, "hasPart": _value(shards)}
             )
@@ -150,24 +150,24 @@ def _describe(
         return crate.add_file(path, file, properties=properties)
 
     entities = {_CONFIG: add(_CONFIG, "Resolved config of the experiment")}
-    for one in made:
-        for file in one.files:
+    for step in steps:
+        for file in step.files:
             entities[file] = add(file, _NAMES[Path(Path(file).parts[0]).stem])
     if (results / _REPORT).exists():
         add(_REPORT, "Report of the experiment")
     return [
         crate.add_action(
             tool,
-            f"#make-{one.name}",
-            object=_value([entities[file] for file in (_CONFIG, *one.inputs)]),
-            result=_value([entities[file] for file in one.files]),
-            properties={"name": f"dpcanary makes {one.name}", **agent},
+            f"#make-{step.name}",
+            object=_value([entities[file] for file in (_CONFIG, *step.inputs)]),
+            result=_value([entities[file] for file in step.files]),
+            properties={"name": f"dpcanary makes {step.name}", **agent},
         )
-        for one in made
+        for step in steps
     ]
 
 
-def _made(products: Products, results: Path) -> Iterator[_Made]:
+def _steps(products: Products, results: Path) -> Iterator[_Made]:
     """What the jobs of an experiment have made, as far as it is there.
 
     Where observations are released, shards and data are not; features lie in another folder.
@@ -185,7 +185,7 @@ def _made(products: Products, results: Path) -> Iterator[_Made]:
     for table, rows in tables.items():
         yield _Made(table.removesuffix(".tsv"), [table], _read(rows, results))
     rows = [row for shown in tables.values() for row in shown]
-    for product in _walked([one for end in [*rows, *figures] for _, one in _inputs(end)]):
+    for product in _walked([needed for end in [*rows, *figures] for _, needed in _inputs(end)]):
         if files := _files(product, results):
             _check(product, files, results)
             yield _Made(product.name, files, _read([product], results))
@@ -193,18 +193,22 @@ def _made(products: Products, results: Path) -> Iterator[_Made]:
 
 def _inputs(product: Product) -> list[tuple[str, Product]]:
     """What a product is made from, with its role; rows of a summary are no files."""
-    found = [(role, one) for role, needed in product.inputs.items() for one in needed]
-    return [(role, one) for role, one in found if role != "summary"]
+    return [
+        (role, needed)
+        for role, inputs in product.inputs.items()
+        if role != "summary"
+        for needed in inputs
+    ]
 
 
 def _walked(products: Iterable[Product]) -> list[Product]:
     """Products and all that they are made from, once each."""
-    found: dict[str, Product] = {}
+    walked: dict[str, Product] = {}
     for product in products:
-        if product.name not in found:
-            needed = _walked(one for _, one in _inputs(product))
-            found |= {one.name: one for one in [product, *needed]}
-    return [*found.values()]
+        if product.name not in walked:
+            needed = _walked(needed for _, needed in _inputs(product))
+            walked |= {step.name: step for step in [product, *needed]}
+    return [*walked.values()]
 
 
 def _read(products: Sequence[Product], results: Path) -> list[str]:
@@ -212,8 +216,8 @@ def _read(products: Sequence[Product], results: Path) -> list[str]:
     read = {
         file: None
         for product in products
-        for role, one in _inputs(product)
-        for file in _files(one, results)
+        for role, needed in _inputs(product)
+        for file in _files(needed, results)
         if (role == "profiles") == file.startswith("profiles/")  # of two that accounting makes
     }
     return [*read]

@@ -1,4 +1,4 @@
-"""Checks the results of an experiment: everything after its training is made anew, and compared."""
+"""Checks the results of an experiment: everything after its training is recomputed and compared."""
 
 import io
 import os
@@ -72,10 +72,10 @@ class Verification:
 
     Attributes:
         files: all that were compared.
-        replayed: what was trained anew of `files`: shards, and reference, pretrained and optimised
+        replayed: what was trained again of `files`: shards, and reference, pretrained and optimised
             models.
         num_observed: files that training left.
-        error: why what follows could not be made anew; empty if all was.
+        error: why some files could not be recomputed; empty if all were.
         seconds: that it took.
         archive: the release that all was made from, in place of shards; empty if there is none.
     """
@@ -90,19 +90,20 @@ class Verification:
     @property
     def exit_status(self) -> int:
         """0 if every number is what its evidence gives."""
-        found = {one.status for one in self.files}
-        return next((status for name, status in EXIT.items() if name in found), 0)
+        statuses = {file.status for file in self.files}
+        return next((status for name, status in EXIT.items() if name in statuses), 0)
 
     def __str__(self) -> str:
         lines = [
             wrapped(
-                one.file + (f": {one.detail}" if one.detail else ""), start=f"{one.status:<12}  "
+                file.file + (f": {file.detail}" if file.detail else ""),
+                start=f"{file.status:<12}  ",
             )
-            for one in self.files
-            if one.status not in ("same", "close")
+            for file in self.files
+            if file.status not in ("same", "close")
         ]
-        counts = {name: sum(one.status == name for one in self.files) for name in STATUSES}
-        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        counts = {name: sum(file.status == name for file in self.files) for name in STATUSES}
+        summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         if self.error:
             lines.append(wrapped(self.error))
         verdict = (
@@ -110,10 +111,10 @@ class Verification:
             if not self.exit_status
             else "These results must not be believed as they are."
         )
-        scope = f"{told}. {self.seconds:.0f} seconds."
+        scope = f"{summary}. {self.seconds:.0f} seconds."
         trained = (
             f"Of {self.num_observed} shards and other trained models, {len(self.replayed)} were"
-            " trained anew, and the others read as they are; `--replay N` trains N anew."
+            " trained again, and the others read as they are; `--replay N` retrains N."
             if not self.archive
             else f"What {self.archive} holds was read as it is."
         )
@@ -124,17 +125,17 @@ class Verification:
 def verify_results(
     results: Path, *, replay: int = 0, seed: int = 0, cores: int | None = None
 ) -> Verification:
-    """Makes everything that follows from the training of an experiment anew, and compares it.
+    """Recomputes everything that follows from the training of an experiment, and compares it.
 
     Datasets, noise, canaries, scores, estimates, accounting, the summary and the figures are made
     again from the resolved config and the shards, in a folder of their own. Critical values are
-    simulated anew as well. Shards that are not of the config are refused as in any run. If the
+    simulated again as well. Shards that are not of the config are refused as in any run. If the
     observations are released, all is made from the archive.
 
     Args:
         results: the folder of an experiment, such as `results/demo`; it is not changed, but for
             `verified.json`, which says what was found.
-        replay: number of files that training left, drawn at random, that are made anew, too:
+        replay: number of files that training left, drawn at random, that are retrained, too:
             shards, and reference, pretrained and optimised models.
         seed: of that draw.
         cores: by default all of this machine.
@@ -148,7 +149,7 @@ def verify_results(
     archive = experiment.settings.archive
     if archive and replay:
         raise InputError(
-            f"{results} is made from {archive}, a release: nothing can be trained anew without the"
+            f"{results} is made from {archive}, a release: nothing can be retrained without the"
             " data; leave out --replay, or verify the results of the training"
         )
     error = ""
@@ -165,32 +166,37 @@ def verify_results(
         noise = {} if archive else _noise_in(results, experiment)
         for name in noise:
             _link(copy / name, results / name)
-        anew = pool.submit(_noise_anew, noise)  # while Snakemake starts
+        recomputed = pool.submit(_recomputed_noise, noise)  # while Snakemake starts
         try:
             # With a second target, so that it does not end with a table of results.
             _make(config, copy, DERIVING_RULES, ["all", "resolve_config"], cores)
         except InputError as reason:
-            error = f"not everything could be made anew: {reason}"
+            error = f"not everything could be recomputed: {reason}"
         chosen = _drawn(copy, replay, seed) if not error else []
         for path in chosen:
             path.unlink()
         if chosen:
             targets = [str(path.relative_to(copy.parents[1])) for path in chosen]
             _make(config, copy, TRAINING_RULES, targets, cores)
-        for name in noise:  # only now: training anew needs what training had
+        for name in noise:  # only now: retraining needs what training had
             (copy / name).unlink(missing_ok=True)
         try:
-            for name, value in anew.result().items():
+            for name, value in recomputed.result().items():
                 write_sealed_object(copy / name, {_NOISE: value, KEY: noise[name][0].origin})
         except (AccountingError, InputError, MemoryError) as reason:
-            error = error or f"noise could not be found anew: {str(reason) or 'out of memory'}"
+            error = (
+                error
+                or f"the noise could not be calibrated again: {str(reason) or 'out of memory'}"
+            )
         replayed = tuple(str(path.relative_to(copy)) for path in chosen)
         left = _files_in(results, observed)
         as_they_are = {*left} - {*replayed}
         files = _with_figures([*_compared(results, copy, as_they_are, is_whole=not error)])
-    found = Verification(files, replayed, len(left), error, time.monotonic() - start, archive or "")
-    _note(results, found)
-    return found
+    verification = Verification(
+        files, replayed, len(left), error, time.monotonic() - start, archive or ""
+    )
+    _note(results, verification)
+    return verification
 
 
 @contextmanager
@@ -209,10 +215,10 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
         if (results / LOOKS).exists():  # figures say at which numbers of runs bounds were seen
             _link(copy / LOOKS, results / LOOKS)
         # Critical values that lie on this machine are not evidence.
-        places = {"DPCANARY_CACHE": str(root / "cache")}
+        variables = {"DPCANARY_CACHE": str(root / "cache")}
         if settings.archive:  # which may lie among results, or above the folder
-            places["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(results.parents[1])
-        with patch.dict(os.environ, places):
+            variables["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(results.parents[1])
+        with patch.dict(os.environ, variables):
             yield copy
 
 
@@ -225,21 +231,21 @@ def _noise_in(results: Path, experiment: Experiment) -> dict[str, tuple[Product,
     """The noise that an experiment's results have, by its path; not what is damaged or not of it.
 
     An accountant of another version, or on another machine, may calibrate noise to another last
-    digit. Training had what was written, so all that follows is made anew from that.
+    digit. Training had what was written, so all that follows is recomputed from that.
     """
-    products, found = Products(experiment), {}
+    products, noise_files = Products(experiment), {}
     for audit in experiment.first_audits.values():
         product = products.noise(audit)
         with suppress(InputError):
             if origins_in(results / product.path) == [product.origin]:
-                found[product.path] = product, experiment.stage(NoiseStage, audit=audit)
-    return found
+                noise_files[product.path] = product, experiment.stage(NoiseStage, audit=audit)
+    return noise_files
 
 
-def _noise_anew(noise: Mapping[str, tuple[Product, NoiseStage]]) -> dict[str, float]:
+def _recomputed_noise(noise: Mapping[str, tuple[Product, NoiseStage]]) -> dict[str, float]:
     """What the noise must be, but for rounding."""
-    known = cache(noise_of)
-    return {name: known(stage) for name, (_, stage) in noise.items()}
+    cached_noise = cache(noise_of)
+    return {name: cached_noise(stage) for name, (_, stage) in noise.items()}
 
 
 def _files_in(results: Path, kinds: Sequence[str]) -> list[str]:
@@ -281,39 +287,39 @@ def _compared(
         }
     )
     for name in names:
-        ours, made = results / name, copy / name
+        ours, recomputed = results / name, copy / name
         if not ours.exists():
             yield Verified(name, "missing", "it follows from the config and the shards")
-        elif not made.exists():
+        elif not recomputed.exists():
             if is_whole:
                 yield Verified(name, "not of this config")
             else:
-                yield Verified(name, "unverifiable", "it could not be made anew")
+                yield Verified(name, "unverifiable", "it could not be recomputed")
         elif name not in as_they_are:
-            yield _verified(name, ours, made)
+            yield _verified(name, ours, recomputed)
 
 
 def _with_figures(files: Sequence[Verified]) -> tuple[Verified, ...]:
     """Figures do not say what they were drawn from: they are stale if anything else is."""
-    is_stale = any(one.status == "stale" for one in files)
+    is_stale = any(file.status == "stale" for file in files)
     return tuple(
-        Verified(one.file, "stale", one.detail)
-        if is_stale and one.status == "changed" and one.file.startswith("figures/")
-        else one
-        for one in files
+        Verified(file.file, "stale", file.detail)
+        if is_stale and file.status == "changed" and file.file.startswith("figures/")
+        else file
+        for file in files
     )
 
 
-def _verified(name: str, ours: Path, made: Path) -> Verified:
-    if sha256_of_file(ours) == sha256_of_file(made):
+def _verified(name: str, ours: Path, recomputed: Path) -> Verified:
+    if sha256_of_file(ours) == sha256_of_file(recomputed):
         return Verified(name, "same")
     is_product = name != "experiment.json" and not name.startswith("figures/")
     has_origin = is_product and ours.suffix in (".tsv", ".npz", ".json")
     try:
-        if has_origin and {*origins_in(ours)} != {*origins_in(made)}:
+        if has_origin and {*origins_in(ours)} != {*origins_in(recomputed)}:
             return Verified(name, "stale", "it was made with other settings or inputs")
         kind = {".tsv": _tables, ".npz": _archives, ".json": _objects}.get(ours.suffix)
-        detail, is_close = kind(ours, made) if kind else ("it is drawn differently", False)
+        detail, is_close = kind(ours, recomputed) if kind else ("it is drawn differently", False)
     except InputError as error:
         return Verified(name, "changed", str(error))
     if not detail:
@@ -321,26 +327,26 @@ def _verified(name: str, ours: Path, made: Path) -> Verified:
     return Verified(name, "close" if is_close else "changed", detail)
 
 
-def _tables(ours: Path, made: Path) -> tuple[str, bool]:
+def _tables(ours: Path, recomputed: Path) -> tuple[str, bool]:
     """What differs between two tables, whatever the order of their audits."""
     try:
-        one, two = (_cells(path) for path in (ours, made))
+        table, other = (_cells(path) for path in (ours, recomputed))
     except (ValueError, pd.errors.ParserError) as error:
         return f"it is no table: {error}", False
-    if [*one.columns] != [*two.columns] or len(one) != len(two):
+    if [*table.columns] != [*other.columns] or len(table) != len(other):
         return "its rows or columns differ", False
-    if "audit" in one:
-        one, two = (
-            table.sort_values("audit", kind="stable", ignore_index=True) for table in (one, two)
+    if "audit" in table:
+        table, other = (
+            each.sort_values("audit", kind="stable", ignore_index=True) for each in (table, other)
         )
-    differs = one != two
+    differs = table != other
     if not differs.to_numpy().any():
         return "", True
     row, column = np.argwhere(differs.to_numpy())[0]
-    name = one.columns[column]
-    audit = f", audit {one['audit'].iloc[row]}" if "audit" in one else ""
-    first, second = one.iloc[row, column], two.iloc[row, column]
-    pairs = zip(one.to_numpy()[differs], two.to_numpy()[differs], strict=True)
+    name = table.columns[column]
+    audit = f", audit {table['audit'].iloc[row]}" if "audit" in table else ""
+    first, second = table.iloc[row, column], other.iloc[row, column]
+    pairs = zip(table.to_numpy()[differs], other.to_numpy()[differs], strict=True)
     is_close = all(_close(a, b) for a, b in pairs)
     count = int(differs.to_numpy().sum())
     return f"{count} cells differ: {name}{audit}: {first}, and must be {second}", is_close
@@ -352,17 +358,17 @@ def _cells(path: Path) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(text), sep="\t", dtype=str, keep_default_na=False)
 
 
-def _close(one: str, two: str) -> bool:
+def _close(left: str, right: str) -> bool:
     try:
-        return bool(np.isclose(float(one), float(two), rtol=CLOSE, atol=0.0, equal_nan=True))
+        return bool(np.isclose(float(left), float(right), rtol=CLOSE, atol=0.0, equal_nan=True))
     except ValueError:
         return False
 
 
-def _archives(ours: Path, made: Path) -> tuple[str, bool]:
-    (header, arrays), (other_header, others) = read_arrays(ours), read_arrays(made)
-    for one in (header, other_header):
-        one.pop("seconds", None)  # that training took
+def _archives(ours: Path, recomputed: Path) -> tuple[str, bool]:
+    (header, arrays), (other_header, others) = read_arrays(ours), read_arrays(recomputed)
+    for document in (header, other_header):
+        document.pop("seconds", None)  # that training took
     if header != other_header:
         keys = [
             key for key in {**header, **other_header} if header.get(key) != other_header.get(key)
@@ -385,31 +391,35 @@ def _archives(ours: Path, made: Path) -> tuple[str, bool]:
     return (f"numbers differ in {', '.join(wrong)}" if wrong else ""), is_close
 
 
-def _arrays_are_close(one: NDArray[np.floating], two: NDArray[np.floating]) -> bool:
+def _arrays_are_close(left: NDArray[np.floating], right: NDArray[np.floating]) -> bool:
     """Whether all differences are small beside the array's largest number."""
-    close = CLOSE if one.dtype == np.float64 else _CLOSE_SINGLE
-    scale = np.max(np.abs(one), initial=0.0, where=np.isfinite(one))
-    return bool(np.allclose(one, two, rtol=close, atol=close * scale, equal_nan=True))
+    close = CLOSE if left.dtype == np.float64 else _CLOSE_SINGLE
+    scale = np.max(np.abs(left), initial=0.0, where=np.isfinite(left))
+    return bool(np.allclose(left, right, rtol=close, atol=close * scale, equal_nan=True))
 
 
-def _objects(ours: Path, made: Path) -> tuple[str, bool]:
-    one, two = read_json(ours), read_json(made)
-    if as_json(one) == as_json(two):
+def _objects(ours: Path, recomputed: Path) -> tuple[str, bool]:
+    left, right = read_json(ours), read_json(recomputed)
+    if as_json(left) == as_json(right):
         return "", True
     keys = [
-        key for key in {**one, **two} if one.get(key) != two.get(key) and key not in (KEY, CHECKSUM)
+        key
+        for key in {**left, **right}
+        if left.get(key) != right.get(key) and key not in (KEY, CHECKSUM)
     ]
-    is_close = one.keys() == two.keys() and all(_close(str(one[k]), str(two[k])) for k in keys)
+    is_close = left.keys() == right.keys() and all(
+        _close(str(left[k]), str(right[k])) for k in keys
+    )
     return f"{', '.join(sorted(keys))} differ", is_close
 
 
-def _note(results: Path, found: Verification) -> None:
+def _note(results: Path, verification: Verification) -> None:
     """Says in the results what was found, of which summary."""
     noted: dict[str, Any] = {
         "when": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()) + " UTC",
-        "exit_status": found.exit_status,
-        "files": len(found.files),
-        "replayed": [*found.replayed],
+        "exit_status": verification.exit_status,
+        "files": len(verification.files),
+        "replayed": [*verification.replayed],
     }
     if (results / "summary.tsv").exists():
         noted["summary"] = sha256_of_file(results / "summary.tsv")

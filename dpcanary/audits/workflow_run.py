@@ -98,7 +98,7 @@ def run_snakemake(
     prints_results: bool = True,
     before_jobs: Callable[[Experiment], None] | None = None,
 ) -> None:
-    """The same, under a lock that is already held.
+    """Runs a config under a lock that is already held.
 
     Args:
         config: the file.
@@ -106,9 +106,9 @@ def run_snakemake(
         lock: the descriptor of the lock.
         folder: where results go.
         targets: see `run_config`.
-        cores: likewise.
-        options: likewise.
-        prints_results: likewise.
+        cores: see `run_config`.
+        options: see `run_config`.
+        prints_results: see `run_config`.
         before_jobs: called when all was checked that can be before a job.
 
     Raises:
@@ -170,7 +170,7 @@ def _adds_keys(option: str) -> bool:
 
 
 def _forget_other_config(path: Path, experiment: Experiment) -> None:
-    """Removes a resolved config of other settings, so that it is written anew.
+    """Removes a resolved config of other settings, so that it is written again.
 
     Snakemake may not know that it changed: its records lie elsewhere if results were copied.
     """
@@ -255,8 +255,8 @@ def _ended_like_interrupted() -> Iterator[None]:
 
     # Those that are ignored stay so: SIGHUP is by `nohup`. But a shell ignores SIGINT for what it
     # runs in the background, and the child would inherit that.
-    taken = [one for one in _ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in [*taken, signal.SIGINT]}
+    handled = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in [*handled, signal.SIGINT]}
     try:
         yield
     finally:

@@ -37,15 +37,15 @@ class Finding:
         """As text, the names of all findings being as wide."""
         mark = ("note" if self.note else "ok  ") if self.judged else "----"
         mark = mark if self.holds else "FAIL"
-        found = [wrapped(self.measured, start=f"{mark}  {self.name:<{width}}  ")]
+        lines = [wrapped(self.measured, start=f"{mark}  {self.name:<{width}}  ")]
         if not self.holds:
-            found += [
+            lines += [
                 wrapped(self.expected, start=f"{_INDENT}expected: "),
                 wrapped(self.meaning, start=f"{_INDENT}meaning:  "),
             ]
         if self.note:
-            found.append(wrapped(self.note, start=_INDENT))
-        return found
+            lines.append(wrapped(self.note, start=_INDENT))
+        return lines
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def account(
             batch_size=batch_size, num_steps=num_steps, epochs=epochs,
         )  # fmt: skip
         epsilons = account_phases(phases, delta=delta)
-        training: dict[str, Any] = {"phases": [vars(one) for one in phases], "delta": delta}
-        words = f"{len(phases)} phases, {sum(one.num_steps for one in phases):,} steps"
+        training: dict[str, Any] = {"phases": [vars(phase) for phase in phases], "delta": delta}
+        words = f"{len(phases)} phases, {sum(phase.num_steps for phase in phases):,} steps"
         group, heuristic = None, {}
     else:
         mechanism = mechanism_of(
@@ -205,7 +205,7 @@ def _account_shuffled(
     from dpcanary.accounting.meaning import meaning_of_shuffled
     from dpcanary.accounting.shuffled_epsilons import account_shuffled
 
-    found = account_shuffled(mechanism, delta=delta, sample_rate=rate)
+    accounted = account_shuffled(mechanism, delta=delta, sample_rate=rate)
     meaning = meaning_of_shuffled(mechanism, values=values)
     paragraphs = [
         f"DP-SGD on shuffled records: {mechanism.batches_per_pass:,} batches in a pass,"
@@ -222,7 +222,7 @@ def _account_shuffled(
     ]
     first, *others = map(wrapped, paragraphs)
     print_answer(
-        {**shuffled_in_json(mechanism, rate, found), "meaning": meaning.numbers},
-        "\n\n".join([first, str(found), *others, str(meaning)]),
+        {**shuffled_in_json(mechanism, rate, accounted), "meaning": meaning.numbers},
+        "\n\n".join([first, str(accounted), *others, str(meaning)]),
         as_json=as_json,
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpcanary.experiment.experiment_config import Experiment
 
 _DATA = "The data"
-# Of keys that a config must give. Steps may also be given by --epochs.
+# Defaults of keys that a config must give. Steps may also be given by --epochs.
 _DEFAULTS = {"num_runs": 1000, "num_steps": None}
 # What --quick changes: few models, in jobs for two cores, and the strongest canary alone.
 _QUICK = {"num_runs": 100, "runs_per_shard": 50}
@@ -155,14 +155,14 @@ def audit(
         prepared = prepared_source(
             features, **labels, num_records=num_records, seed=seed, path=Path(path)
         )
-        found, preparation = prepared.records, prepared.preparation
+        records, preparation = prepared.records, prepared.preparation
         lines = prepared.look.lines() if prepared.look else []
         there = " (it is there, and is used as it is)" * (prepared.look is None)
         typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
     else:
-        found = read_source(features, **labels, image_size=image_size)
+        records = read_source(features, **labels, image_size=image_size)
     data = audited_data(
-        found,
+        records,
         source=features,
         label_column=label_column,
         num_records=num_records,

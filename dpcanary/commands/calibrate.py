@@ -121,10 +121,10 @@ def calibrate(
         mechanism, epsilon=epsilon, delta=delta, instead="choose another epsilon or delta"
     )
     rate, steps = mechanism.sample_rate, mechanism.num_steps
-    found = account_by_adjacency(mechanism.with_noise(noise), delta=delta)
-    epsilons = {"add_remove": found.add_remove, "substitute": found.substitute}
+    accounted = account_by_adjacency(mechanism.with_noise(noise), delta=delta)
+    epsilons = {"add_remove": accounted.add_remove, "substitute": accounted.substitute}
     if adjacency is Adjacency.ZERO_OUT:  # for DP-SGD it has the values of add/remove
-        epsilons = {"zero_out": found.add_remove, **epsilons}
+        epsilons = {"zero_out": accounted.add_remove, **epsilons}
     text = (
         f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f} for epsilon {epsilon:g} under"
         f" {ADJACENCIES[adjacency]} adjacency: sample rate {rate:.4g}, {steps:,} steps,"
@@ -194,7 +194,7 @@ def _calibrate_shuffled(
 
     noise = calibrate_shuffled(mechanism, epsilon=epsilon, delta=delta)
     with_noise = mechanism.with_noise(noise)
-    found = account_shuffled(with_noise, delta=delta, sample_rate=rate)
+    accounted = account_shuffled(with_noise, delta=delta, sample_rate=rate)
     text = (
         f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f} guarantees epsilon {epsilon:g} under"
         f" {ADJACENCIES[mechanism.adjacency]} adjacency with shuffled batches:"
@@ -203,10 +203,10 @@ def _calibrate_shuffled(
     )
     print_answer(
         {
-            **shuffled_in_json(with_noise, rate, found),
+            **shuffled_in_json(with_noise, rate, accounted),
             "adjacency": mechanism.adjacency.value,
         },
-        f"{wrapped(text)}\n\n{found}",
+        f"{wrapped(text)}\n\n{accounted}",
         as_json=as_json,
     )
 

@@ -131,7 +131,7 @@ def check(
         return
     from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
-    found = check_mechanism(
+    result = check_mechanism(
         _loaded(training),
         framework=framework,
         sample_rate=sample_rate,
@@ -144,8 +144,8 @@ def check(
         significance=significance,
         seed=seed,
     )
-    further = {"significance": found.significance, "not_seen": found.not_seen}
-    _show(found, further, as_json=as_json)
+    further = {"significance": result.significance, "not_seen": result.not_seen}
+    _show(result, further, as_json=as_json)
 
 
 def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> None:
@@ -176,14 +176,14 @@ def _check_model(
 
     built = _loaded(model)()
     parts = built if isinstance(built, tuple) else (built,)
-    found = check_model(
+    result = check_model(
         parts[0],
         _records(features, label_column, preparation, loss),
         parts[1] if len(parts) > 1 else None,
         optimizer=parts[2] if len(parts) > 2 else None,
         on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
     )
-    _show(found, {"num_records": found.num_records}, as_json=as_json)
+    _show(result, {"num_records": result.num_records}, as_json=as_json)
 
 
 def _check_neighbours(
@@ -214,15 +214,17 @@ def _check_neighbours(
     _show(result, further, as_json=as_json)
 
 
-def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> None:
+def _show(result: "CheckResult", further: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        findings = [vars(finding) for finding in found.findings]
-        further = {"compares_nothing": found.compares_nothing, **further}
-        print_json({"passes": found.passes, "findings": findings, **further})
+        findings = [vars(finding) for finding in result.findings]
+        further = {"compares_nothing": result.compares_nothing, **further}
+        print_json({"passes": result.passes, "findings": findings, **further})
     else:
-        print(found)
-    if not found.passes:
-        raise typer.Exit(FAILED if any(not one.holds for one in found.findings) else NOT_COMPARED)
+        print(result)
+    if not result.passes:
+        raise typer.Exit(
+            FAILED if any(not finding.holds for finding in result.findings) else NOT_COMPARED
+        )
 
 
 def _records(
@@ -242,15 +244,15 @@ def _records(
 
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
 
-    found = read_source(
+    records = read_source(
         features,
         label_column=label_column,
         label_kind=label_kind_of(loss),
         preparation=preparation,
     ).training
-    inputs = torch.from_numpy(found.features)
+    inputs = torch.from_numpy(records.features)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
-    return inputs, torch.from_numpy(found.labels)
+    return inputs, torch.from_numpy(records.labels)
 
 
 def _loaded(place: str) -> Any:
@@ -260,11 +262,11 @@ def _loaded(place: str) -> Any:
         raise typer.BadParameter(f"{place!r} is not of the form module:function")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(import_module(module), name, None)
+        loaded = getattr(import_module(module), name, None)
     except Exception as error:
         raise InputError(
             f"{module} cannot be imported from {Path.cwd()}: {type(error).__name__}: {error}"
         ) from error
-    if not callable(found):
+    if not callable(loaded):
         raise InputError(f"{module} has no function {name!r}")
-    return found
+    return loaded

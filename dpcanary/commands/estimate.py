@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dpcanary.estimation.lower_bound import EpsilonEstimate
     from dpcanary.scoring.world_scores import WorldScores
 
-# Of any file: `fixed` needs a threshold, the exact curves a mechanism, and `anytime` the order of
-# the runs.
+# Rules that any file allows: `fixed` needs a threshold, the exact curves a mechanism, and `anytime`
+# the order of the runs.
 _RULES = [
     rule.value for rule in ThresholdRule if rule not in (ThresholdRule.FIXED, ThresholdRule.ANYTIME)
 ]
@@ -215,9 +215,11 @@ def estimate(
     from dpcanary.estimation.success import shown_success
     from dpcanary.scoring.world_scores import read_world_scores
 
-    found = read_world_scores(*scores, score=score_column, world=world_column, world0=world0)
-    found = found.swapped if lower else found
-    if adjacency is None and (found.of_membership or one_run):
+    scores_of_worlds = read_world_scores(
+        *scores, score=score_column, world=world_column, world0=world0
+    )
+    scores_of_worlds = scores_of_worlds.swapped if lower else scores_of_worlds
+    if adjacency is None and (scores_of_worlds.of_membership or one_run):
         adjacency = Adjacency.ADD_REMOVE
     if mechanism and adjacency:
         mechanism = mechanism.under(adjacency)
@@ -225,29 +227,31 @@ def estimate(
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
     conversions = [*_CONVERSIONS, *of_mechanism] if every else conversion or [Conversion.GDP]
-    bounds = _bounds(found, rules, conversions, delta, significance, mechanism)
-    ceiling = _ceiling(found, bounds[0])
+    bounds = _bounds(scores_of_worlds, rules, conversions, delta, significance, mechanism)
+    ceiling = _ceiling(scores_of_worlds, bounds[0])
     hint = hint_of_zero(
-        world0_scores=found.world0,
-        world1_scores=found.world1,
+        world0_scores=scores_of_worlds.world0,
+        world1_scores=scores_of_worlds.world1,
         bound=bounds[0],
         if_reversed="add --lower-is-world0",
         if_weak="",
     )
     shown = shown_success(
-        world0_scores=found.world0, world1_scores=found.world1, significance=significance
+        world0_scores=scores_of_worlds.world0,
+        world1_scores=scores_of_worlds.world1,
+        significance=significance,
     )
     if plot:
         from dpcanary.figures.overview_figure import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
-        save(draw_scores_of_worlds(found, bounds[0], name=scores[0].name), plot)
+        save(draw_scores_of_worlds(scores_of_worlds, bounds[0], name=scores[0].name), plot)
     p_value = None
     if claimed_epsilon is not None:
-        p_value = _p_value(found, bounds[0], claimed_epsilon)
+        p_value = _p_value(scores_of_worlds, bounds[0], claimed_epsilon)
     notes = (
-        _scores_in_words(scores, found, ceiling, adjacency),
-        "" if one_run or not found.of_membership else _IF_ONE_TRAINING,
+        _scores_in_words(scores, scores_of_worlds, ceiling, adjacency),
+        "" if one_run or not scores_of_worlds.of_membership else _IF_ONE_TRAINING,
         _claim_in_words(bounds[0], claimed_epsilon, p_value),
         f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
         if shown.advantage > 0
@@ -257,10 +261,10 @@ def estimate(
     )
     print_answer(
         {
-            "num_world0": len(found.world0),
-            "num_world1": len(found.world1),
+            "num_world0": len(scores_of_worlds.world0),
+            "num_world1": len(scores_of_worlds.world1),
             "adjacency": adjacency,
-            "bounds": [{**vars(one), "assumption": _assumption(one)} for one in bounds],
+            "bounds": [{**vars(bound), "assumption": _assumption(bound)} for bound in bounds],
             "largest_without_assumption": ceiling,
             "shown_success": vars(shown),
             "claimed_epsilon": claimed_epsilon,
@@ -305,7 +309,7 @@ def _mechanism(
 
 
 def _bounds(
-    found: "WorldScores",
+    scores: "WorldScores",
     rules: list[str],
     conversions: list[Conversion],
     delta: float,
@@ -321,8 +325,8 @@ def _bounds(
     ]
     bounds = [
         estimate_epsilon(
-            world0_scores=found.world0,
-            world1_scores=found.world1,
+            world0_scores=scores.world0,
+            world1_scores=scores.world1,
             delta=delta,
             significance=significance,
             threshold_rule=rule,
@@ -331,23 +335,23 @@ def _bounds(
         )
         for rule, conversion in dict.fromkeys(pairs)
     ]
-    if found.num_slots == 1:
+    if scores.num_slots == 1:
         return bounds
     return [
-        one
-        if threshold_rule_named(one.threshold_rule).any_dependence
-        else replace(one, proof=one.proof.of_pooled_slots())
-        for one in bounds
+        bound
+        if threshold_rule_named(bound.threshold_rule).any_dependence
+        else replace(bound, proof=bound.proof.of_pooled_slots())
+        for bound in bounds
     ]
 
 
-def _ceiling(found: "WorldScores", bound: "EpsilonEstimate") -> float:
+def _ceiling(scores: "WorldScores", bound: "EpsilonEstimate") -> float:
     """The most that a perfect attack shows, by the valid rule that needs no simulation."""
     from dpcanary.estimation.table import ceiling_of
 
     return ceiling_of(
-        num_world0=len(found.world0),
-        num_world1=len(found.world1),
+        num_world0=len(scores.world0),
+        num_world1=len(scores.world1),
         delta=bound.delta,
         significance=bound.significance,
         threshold_rule=ThresholdRule.SIMULTANEOUS,
@@ -360,12 +364,12 @@ def _assumption(bound: "EpsilonEstimate") -> str:
     return f"{bound.assumption}; {_INDEPENDENT}"
 
 
-def _p_value(found: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float) -> float:
-    """Of the claim that the training has this epsilon; of the bound's curves."""
+def _p_value(scores: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float) -> float:
+    """The p-value of the claim that the training has this epsilon, by the bound's curves."""
     from dpcanary.core.gdp import gdp_mu
     from dpcanary.estimation.power import assess_claim, assess_claim_by_bounds
 
-    worlds: dict[str, Any] = {"world0_scores": found.world0, "world1_scores": found.world1}
+    worlds: dict[str, Any] = {"world0_scores": scores.world0, "world1_scores": scores.world1}
     claim: dict[str, Any] = {"epsilon": claimed_epsilon, "delta": bound.delta}
     if threshold_rule_named(bound.threshold_rule).any_dependence:
         claim |= {"threshold_rule": bound.threshold_rule, "conversion": bound.conversion}
@@ -415,12 +419,12 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
 
 def _scores_in_words(
     paths: Sequence[Path],
-    found: "WorldScores",
+    scores: "WorldScores",
     ceiling: float,
     adjacency: Adjacency | None,
 ) -> str:
     """What was read, and what so many scores can show."""
-    name0, name1 = (f" ({name})" for name in found.names) if found.names else ("", "")
+    name0, name1 = (f" ({name})" for name in scores.names) if scores.names else ("", "")
     about = (
         ""
         if adjacency
@@ -428,7 +432,7 @@ def _scores_in_words(
         " names it."
     )
     return (
-        f"{paths[0]}: {len(found.world0):,} scores of world 0{name0}, {len(found.world1):,} of"
+        f"{paths[0]}: {len(scores.world0):,} scores of world 0{name0}, {len(scores.world1):,} of"
         f" world 1{name1}.{about} Without an assumption on the mechanism (rule simultaneous,"
         f" conversion direct), a perfect attack would show {rounded_down(ceiling)} from so many"
         " scores."

@@ -123,17 +123,17 @@ def plan(
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.estimation.power import expected_bound, runs_needed
 
-    known = account_by_adjacency(mechanism, delta=delta)
-    goal = known.add_remove if exceed is None else exceed
+    accounted = account_by_adjacency(mechanism, delta=delta)
+    goal = accounted.add_remove if exceed is None else exceed
     if goal == 0:
         raise InputError(
             f"the add/remove epsilon is 0 at delta {delta:g}, so there is nothing to exceed: lower"
             " delta, or give --exceed"
         )
-    if goal >= known.substitute:  # before it is simulated, with more and more runs
+    if goal >= accounted.substitute:  # before it is simulated, with more and more runs
         raise InputError(
-            f"--exceed {goal:g} is not below {rounded_up(known.substitute)}, the accounted epsilon:"
-            " no attack can show more, whatever the number of runs"
+            f"--exceed {goal:g} is not below {rounded_up(accounted.substitute)}, the accounted"
+            " epsilon: no attack can show more, whatever the number of runs"
         )
     needed = {
         power: runs_needed(mechanism=mechanism, exceed=goal, delta=delta, significance=significance,
@@ -149,16 +149,16 @@ def plan(
     if as_json:
         print_json(
             {
-                "epsilon": {"add_remove": known.add_remove, "substitute": known.substitute},
+                "epsilon": {"add_remove": accounted.add_remove, "substitute": accounted.substitute},
                 "exceed": goal,
                 "runs_needed": needed,
-                "expected_bound": {count: vars(one) for count, one in expected.items()},
+                "expected_bound": {count: vars(forecast) for count, forecast in expected.items()},
             }
         )
         return
     print_text(
-        f"Substitute epsilon {rounded_up(known.substitute)}, add/remove epsilon"
-        f" {rounded_up(known.add_remove)}, at delta {delta:g}. Runs that show more than"
+        f"Substitute epsilon {rounded_up(accounted.substitute)}, add/remove epsilon"
+        f" {rounded_up(accounted.add_remove)}, at delta {delta:g}. Runs that show more than"
         f" {number(goal)}, half of them in each world:"
     )
     print()
@@ -174,8 +174,12 @@ def plan(
         print_table(
             ("runs", "bound to expect", "90 % of audits are between"),
             [
-                (f"{count:,}", number(one.mean), f"{number(one.low)} and {number(one.high)}")
-                for count, one in expected.items()
+                (
+                    f"{count:,}",
+                    number(forecast.mean),
+                    f"{number(forecast.low)} and {number(forecast.high)}",
+                )
+                for count, forecast in expected.items()
             ],
         )
     print()
@@ -209,7 +213,7 @@ def _plan_from(
     from dpcanary.estimation.pilot import runs_after_pilot
 
     power, count = _POWERS[1], len(scores.world0) + len(scores.world1)
-    found = runs_after_pilot(
+    pilot_plan = runs_after_pilot(
         world0_scores=scores.world0,
         world1_scores=scores.world1,
         exceed=exceed,
@@ -221,7 +225,7 @@ def _plan_from(
         (attack, f"{mu:.2f}", number(epsilon), "none is enough" if runs is None else f"{runs:,}")
         for attack, mu, epsilon, runs in zip(
             ("weaker (5 % limit)", "as the pilot's", "stronger (95 % limit)"),
-            found.mu, found.epsilon, found.runs, strict=True,
+            pilot_plan.mu, pilot_plan.epsilon, pilot_plan.runs, strict=True,
         )
     ]  # fmt: skip
     header = ("if the attack is", "its mu", "it can show", f"new runs for {power:.0%}")
@@ -234,7 +238,7 @@ def _plan_from(
         " which allows it and needs more.",
     )
     print_answer(
-        {"num_pilot": count, "exceed": exceed, "power": power, **vars(found)},
+        {"num_pilot": count, "exceed": exceed, "power": power, **vars(pilot_plan)},
         "\n\n".join([wrapped(notes[0]), "\n".join(table_lines(header, rows)), wrapped(notes[1])]),
         as_json=as_json,
     )
@@ -256,25 +260,25 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     experiment = parse_experiment(read_config(config_named(path)))
     if experiment.own_functions:
         sys.path.append(str(Path.cwd()))
-    found = planned_audits(experiment, power=power, num_workers=os.cpu_count() or 1)
+    plans = planned_audits(experiment, power=power, num_workers=os.cpu_count() or 1)
     if as_json:
-        print_json({"power": power, "audits": [vars(one) for one in found]})
+        print_json({"power": power, "audits": [vars(plan) for plan in plans]})
         return
-    if not found:
+    if not plans:
         print_text("No audit of it trains models with one canary under substitute adjacency.")
         return
     print_table(
         ("audit", "add/remove", "substitute", "runs needed", "planned", "time of those planned"),
         [
             (
-                one.audit,
-                rounded_up(one.add_remove),
-                rounded_up(one.substitute),
-                "-" if one.runs_needed is None else f"{one.runs_needed:,}",
-                f"{one.planned_runs:,}",
-                _duration(one.seconds_per_run, one.planned_runs),
+                plan.audit,
+                rounded_up(plan.add_remove),
+                rounded_up(plan.substitute),
+                "-" if plan.runs_needed is None else f"{plan.runs_needed:,}",
+                f"{plan.planned_runs:,}",
+                _duration(plan.seconds_per_run, plan.planned_runs),
             )
-            for one in found
+            for plan in plans
         ],
     )
     print()

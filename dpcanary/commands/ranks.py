@@ -127,17 +127,17 @@ def _pairs(asked: RanksAsked, num_secrets: int) -> list[tuple[str, Conversion]]:
 
 
 def _options(asked: RanksAsked, file: RankFile, rule: str) -> dict[str, Any]:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "ranks": file.ranks,
         "num_candidates": file.num_candidates,
         "rule": rule,
         "adjacency": asked.adjacency,
     }
     if not RANK_RULES[rule].may_abstain and asked.every:
-        return given
+        return options
     if asked.num_guesses is not None:
-        given |= {"num_guesses": asked.num_guesses, "confidences": file.confidences}
-    return given
+        options |= {"num_guesses": asked.num_guesses, "confidences": file.confidences}
+    return options
 
 
 def _bound(asked: RanksAsked, file: RankFile, rule: str, conversion: Conversion) -> RanksEstimate:
@@ -153,7 +153,7 @@ def _bound(asked: RanksAsked, file: RankFile, rule: str, conversion: Conversion)
 
 
 def _p_value(asked: RanksAsked, file: RankFile, bound: RanksEstimate) -> float | None:
-    """Of the claim of an epsilon; None if there is none, or it is about another conversion."""
+    """The p-value of a claimed epsilon; None without one, or if it is about another conversion."""
     if asked.claim is None or bound.conversion is not Conversion.DIRECT:
         return None
     if len(asked.list_sizes) > 1:

@@ -10,7 +10,20 @@ from dpcanary.commands.training_options import Cores, Json
 from dpcanary.core.printing import print_answer, print_json
 from dpcanary.experiment.release import Released
 
-Folder = Annotated[Path, typer.Argument(help="The folder of an experiment, such as results/demo.")]
+
+def _in_results(folder: Path) -> Path:
+    """The path itself, or, if nothing is there, the folder of this name in results/."""
+    in_results = Path("results") / folder
+    return in_results if in_results.is_dir() and not folder.exists() else folder
+
+
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        help="The folder of an experiment, such as results/demo, or its name.",
+        callback=_in_results,
+    ),
+]
 
 
 def results(
@@ -57,27 +70,28 @@ def verify(
     """
     from dpcanary.audits.verification import verify_results
 
-    found = verify_results(folder, replay=replay, seed=seed, cores=cores)
+    verification = verify_results(folder, replay=replay, seed=seed, cores=cores)
     print_answer(
         {
-            "exit_status": found.exit_status,
-            "files": [vars(one) for one in found.files],
-            "replayed": found.replayed,
-            "error": found.error,
+            "exit_status": verification.exit_status,
+            "files": [vars(file) for file in verification.files],
+            "replayed": verification.replayed,
+            "error": verification.error,
         },
-        str(found),
+        str(verification),
         as_json=as_json,
     )
-    if found.exit_status:
-        raise typer.Exit(found.exit_status)
+    if verification.exit_status:
+        raise typer.Exit(verification.exit_status)
 
 
 def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="The folder of an experiment, such as results/demo; or the journal (.npz) of a"
-            " watched training."
+            help="The folder of an experiment, such as results/demo, or its name; or the journal"
+            " (.npz) of a watched training.",
+            callback=_in_results,
         ),
     ],
     output: Annotated[
@@ -112,13 +126,13 @@ def report(
         from dpcanary.watching.watch_report import report_of_watched_training
 
         path = output or folder.with_suffix(".html")
-        found = report_of_watched_training(read_watched(folder, delta=delta), name=folder.stem)
+        document = report_of_watched_training(read_watched(folder, delta=delta), name=folder.stem)
     else:
         path = output or folder / "report.html"
-        found = report_of_experiment(folder)
-    write_report(path, found, author=author)
+        document = report_of_experiment(folder)
+    write_report(path, document, author=author)
     print_answer(
-        {"report": str(path), "answer": found.headline.answer},
+        {"report": str(path), "answer": document.headline.answer},
         f"Open {path} in a browser.",
         as_json=as_json,
     )
@@ -151,13 +165,16 @@ def release(
     """
     from dpcanary.audits.release_making import release_results
 
-    made = release_results(folder, observations=observations, output=output)
-    place, config = (shlex.quote(str(path)) for path in (made.config.parent, made.config.name))
+    archive = release_results(folder, observations=observations, output=output)
+    place, config = (
+        shlex.quote(str(path)) for path in (archive.config.parent, archive.config.name)
+    )
     there = "" if place == "." else f"cd {place} && "
     print_answer(
-        {**vars(made), "archive": str(made.archive), "config": str(made.config)},
-        f"{made.archive}: {observations} in {made.files:,} files, {made.bytes / 1e6:,.1f} MB\n"
-        f"SHA-256: {made.sha256}\n"
+        {**vars(archive), "archive": str(archive.archive), "config": str(archive.config)},
+        f"{archive.archive}: {observations} in {archive.files:,} files,"
+        f" {archive.bytes / 1e6:,.1f} MB\n"
+        f"SHA-256: {archive.sha256}\n"
         f"All else is recomputed, best in another folder, by: {there}dpcanary run {config}",
         as_json=as_json,
     )

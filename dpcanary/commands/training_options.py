@@ -151,9 +151,9 @@ def phases_of(texts: list[str], **others: object) -> list["Phase"]:
     """The phases that options describe; the `others` are options that must not be given."""
     from dpcanary.accounting.phases import Phase
 
-    given = [name for name, value in others.items() if value is not None]
-    if given:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    superfluous = [name for name, value in others.items() if value is not None]
+    if superfluous:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in superfluous)
         raise typer.BadParameter(f"give --phase or {options}, not both")
     phases = []
     for text in texts:
@@ -205,9 +205,9 @@ def shuffled_mechanism_of(
     return mechanism, rate
 
 
-def values_of(given: list[int] | None) -> tuple[int, ...]:
+def values_of(num_values: list[int] | None) -> tuple[int, ...]:
     """The numbers of values that a secret may have, each once, in rising order."""
-    return tuple(sorted({*(given or NUM_VALUES)}))
+    return tuple(sorted({*(num_values or NUM_VALUES)}))
 
 
 def shuffled_in_json(
@@ -276,7 +276,11 @@ def with_keys_of_an_audit(
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         keys = [
             inspect.Parameter(
                 key,
@@ -288,7 +292,7 @@ def with_keys_of_an_audit(
             for field in (Audit.model_fields[key],)
         ]
         command.__signature__ = signature.replace(parameters=[*own, *keys])  # type: ignore[attr-defined]
-        command.__annotations__ |= {one.name: one.annotation for one in keys}
+        command.__annotations__ |= {key.name: key.annotation for key in keys}
         return command
 
     return with_options

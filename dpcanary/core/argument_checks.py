@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from dpcanary.errors import InputError, suggestion
 
-# Of what becomes a part of a file's name.
+# A name that becomes a part of a file's name.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 

@@ -55,11 +55,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def _remove_leftovers(path: Path) -> None:
     """Removes temporary files of a path whose process, of this machine, is no more."""
     own = f".{path.name}.{_HOST}."
-    for one in path.parent.iterdir():
-        if one.name.startswith(own) and one.suffix == ".part":
-            process = one.name.removeprefix(own).partition("-")[0]
+    for leftover in path.parent.iterdir():
+        if leftover.name.startswith(own) and leftover.suffix == ".part":
+            process = leftover.name.removeprefix(own).partition("-")[0]
             if process.isdecimal() and not is_alive(int(process)):
-                one.unlink(missing_ok=True)
+                leftover.unlink(missing_ok=True)
 
 
 def is_alive(process: int) -> bool:
@@ -143,9 +143,9 @@ def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, N
         path.open("rb") as file,
         np.load(file, allow_pickle=False) as content,
     ):
-        wanted = [name for name in content.files if names is None or name in names]
-        arrays = {name: content[name] for name in wanted}
-        # Of a member that does not begin as an array, NumPy gives the bytes.
+        members = [name for name in content.files if names is None or name in names]
+        arrays = {name: content[name] for name in members}
+        # NumPy gives the bytes of a member that does not begin as an array.
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("a member is no array")
         return arrays

@@ -19,7 +19,7 @@ def published_names() -> list[str]:
     return [f"{PUBLISHED}/{path.stem}" for path in sorted(_published().glob("*.yaml"))]
 
 
-def config_named(given: Path) -> Path:
+def config_named(config: Path) -> Path:
     """The file of a config that is given by its path, or by the name of a published audit.
 
     A path that exists is taken first. Any other path is returned as it is.
@@ -27,12 +27,12 @@ def config_named(given: Path) -> Path:
     Raises:
         InputError: if there is no published audit of this name.
     """
-    if given.exists() or not given.parts or given.parts[0] != PUBLISHED or given.suffix:
-        return given
-    name, known = str(given), published_names()
-    if name not in known:
-        raise InputError(f"there is no published audit {name!r}; {suggestion(name, known)}")
-    return _published() / f"{given.name}.yaml"
+    if config.exists() or not config.parts or config.parts[0] != PUBLISHED or config.suffix:
+        return config
+    name, names = str(config), published_names()
+    if name not in names:
+        raise InputError(f"there is no published audit {name!r}; {suggestion(name, names)}")
+    return _published() / f"{config.name}.yaml"
 
 
 def _published() -> Path:

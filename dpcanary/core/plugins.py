@@ -108,10 +108,10 @@ class Catalogue(Generic[Kind]):
             InputError: if there is none, it cannot be used, or a built-in name is registered.
         """
         plugins = registered(self.group)
-        if taken := min(self.built_in.keys() & plugins.keys(), default=None):
+        if duplicate := min(self.built_in.keys() & plugins.keys(), default=None):
             raise InputError(
-                f"{plugins[taken].value} is registered as {self.group} {taken!r}, which is taken:"
-                " choose another name"
+                f"{plugins[duplicate].value} is registered as {self.group} {duplicate!r}, which is"
+                " taken: choose another name"
             )
         if name in self.built_in:
             return self.built_in[name]

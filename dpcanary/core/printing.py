@@ -28,9 +28,9 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

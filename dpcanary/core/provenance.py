@@ -76,8 +76,8 @@ class Job(ClosedModel):
                 f"{role}: one of {len(origins)} products, from {origins[0][0]} on, is of another"
                 " audit or was made with other settings: delete these files and run again"
             )
-        for (path, origin), wanted in zip(origins, expected, strict=False):
-            check_origin(path, origin, wanted)
+        for (path, origin), expected_origin in zip(origins, expected, strict=False):
+            check_origin(path, origin, expected_origin)
         if len(origins) != len(expected):
             named = ", ".join(map(str, paths)) or "no file"
             raise InputError(
@@ -86,16 +86,16 @@ class Job(ClosedModel):
             )
 
 
-def check_origin(path: Path, found: str | None, wanted: str) -> None:
+def check_origin(path: Path, recorded: str | None, expected: str) -> None:
     """Compares the origin that a file states with the one that it must have."""
-    if found == wanted:
+    if recorded == expected:
         return
-    if not found:
+    if not recorded:
         raise InputError(
             f"{path} does not say what it was made from: it is of an older version of dpcanary, or"
             " of something else; delete it and run again"
         )
-    name, wanted_name = (origin.partition(":")[0] for origin in (found, wanted))
+    name, wanted_name = (origin.partition(":")[0] for origin in (recorded, expected))
     if name != wanted_name:
         raise InputError(
             f"{path} is {name}, not {wanted_name}: put the right file back, or delete it and run"
@@ -155,4 +155,4 @@ def verified_in_words(results: Path) -> str:
     ):
         return ""
     replayed = len(noted.get("replayed", []))
-    return f"{noted.get('when')}: {noted.get('files')} files made anew, {replayed} trained anew"
+    return f"{noted.get('when')}: {noted.get('files')} files recomputed, {replayed} retrained"

@@ -20,8 +20,8 @@ _DIGITS = 16
 def write_sealed_table(path: Path, text: str) -> None:
     """Writes tab-separated values, with a header, and their checksum. Rows there must be."""
     header, *rows = text.removesuffix("\n").split("\n")
-    told = _checksum("\n".join([header, *rows]))
-    lines = [f"{header}{_COLUMN}", *(f"{row}\t{told}" for row in rows)]
+    checksum = _checksum("\n".join([header, *rows]))
+    lines = [f"{header}{_COLUMN}", *(f"{row}\t{checksum}" for row in rows)]
     write_text(path, "\n".join([*lines, ""]))
 
 
@@ -37,7 +37,7 @@ def read_sealed_table(path: Path) -> str:
     parts = [row.rpartition("\t") for row in rows]
     bare = "\n".join([header.removesuffix(_COLUMN), *(row for row, _, _ in parts)])
     is_whole = header.endswith(_COLUMN) and text.endswith("\n")
-    if not is_whole or {told for _, _, told in parts} != {_checksum(bare)}:
+    if not is_whole or {checksum for _, _, checksum in parts} != {_checksum(bare)}:
         raise _damaged(path)
     return f"{bare}\n"
 

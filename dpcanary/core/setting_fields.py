@@ -92,8 +92,8 @@ class Flag:
 def metadata_of(model: type[ClosedModel], kind: type[Any]) -> dict[str, Any]:
     """The metadata of this kind, by the keys of a model that have it."""
     return {
-        key: one
+        key: note
         for key, field in model.model_fields.items()
-        for one in field.metadata
-        if isinstance(one, kind)
+        for note in field.metadata
+        if isinstance(note, kind)
     }

@@ -237,8 +237,8 @@ def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
 
 
 def _num_features(encoder: str, folder: Path | None) -> int:
-    places = [place / encoder / "config.json" for place in (folder or Path(), Path())]
-    for config in (read_json(place) for place in places if place.exists()):
+    config_files = [place / encoder / "config.json" for place in (folder or Path(), Path())]
+    for config in (read_json(place) for place in config_files if place.exists()):
         for key in _SIZE_KEYS:
             if key in config:
                 return int(np.ravel(config[key])[-1])
@@ -253,5 +253,5 @@ def _own_source(dataset: Dataset) -> tuple[KnownSource, int]:
     shape = records.training.features.shape[1:]
     has_ids = not dataset.standardised and records.training.features.dtype.kind in "iu"
     num_ids = int(records.training.features.max()) + 1 if has_ids else 0
-    known = KnownSource(len(records.training), test, shape, records.num_classes, max_files=1)
-    return known, num_ids
+    source = KnownSource(len(records.training), test, shape, records.num_classes, max_files=1)
+    return source, num_ids

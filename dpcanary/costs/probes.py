@@ -166,17 +166,17 @@ def training_probe(stage: TrainingStage, shape: Shape, audit: Audit, *, device: 
 
 def _train(probe: Probe) -> Seconds:
     """Times one run, some runs, and some runs with more steps; all three units follow."""
-    one = _seconds(probe, 1, 1)
-    runs = max(2, min(probe.runs, int(BUDGET / one)))
+    single = _seconds(probe, 1, 1)
+    runs = max(2, min(probe.runs, int(BUDGET / single)))
     some = _seconds(probe, runs, 1)
     steps = max(3, min(_MOST_STEPS, int(BUDGET / some)))
     all_steps = _seconds(probe, runs, steps)
     # On a busy machine, the first step may take longer than all steps do later.
     beyond = all_steps - some if all_steps > some else all_steps
     step = beyond / (runs * (steps - 1))
-    model = max(0.0, (some - one) / (runs - 1) - step)
+    model = max(0.0, (some - single) / (runs - 1) - step)
     tested = max(1.0, probe.shape.num_test / _MOST_TESTS)
-    return max(0.0, one - model - step), model * tested, step * probe.factor
+    return max(0.0, single - model - step), model * tested, step * probe.factor
 
 
 def _seconds(probe: Probe, runs: int, steps: int) -> float:

@@ -61,5 +61,5 @@ def open_table(path: Path, *, member: str | None = None) -> Iterator[IO[bytes]]:
                 yield content
         if is_found:
             return
-        wanted = f"member {member}" if member else "file"
-        raise InputError(f"{path} has no {wanted}; is it the right archive?")
+        lacking = f"member {member}" if member else "file"
+        raise InputError(f"{path} has no {lacking}; is it the right archive?")

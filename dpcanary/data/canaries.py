@@ -110,7 +110,7 @@ def write_canaries(path: Path, canary_set: CanarySet, *, origin: str = "") -> No
     canaries = canary_set.canaries
     names = canary_type(canaries).__annotations__
     try:
-        arrays = {name: np.array([getattr(one, name) for one in canaries]) for name in names}
+        arrays = {name: np.array([getattr(canary, name) for canary in canaries]) for name in names}
     except ValueError:
         raise InputError("the canaries of a run must all have the same shape") from None
     for name in {"features", "gradient"} & arrays.keys():

@@ -32,20 +32,20 @@ class ImageEncoder:
     lacks weights, or reads another number of channels.
     """
 
-    def __init__(self, found: EncoderFolder, *, num_channels: int, device: torch.device) -> None:
-        with loading(found):
+    def __init__(self, encoder: EncoderFolder, *, num_channels: int, device: torch.device) -> None:
+        with loading(encoder):
             self._processor = AutoImageProcessor.from_pretrained(
-                found.folder, backend="pil", local_files_only=True, trust_remote_code=False
+                encoder.folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
             model, report = AutoModel.from_pretrained(
-                found.folder,
+                encoder.folder,
                 dtype=torch.float32,
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        _check(found, model, report["missing_keys"], num_channels)
+        _check(encoder, model, report["missing_keys"], num_channels)
         self._model = model.to(device).eval()
         self._device = device
         self._scale, self._shift = (part.to(device) for part in _normalisation(self._processor))
@@ -91,23 +91,23 @@ def _normalisation(processor: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return (factor / divisor).float(), shift.float()
 
 
-def _check(found: EncoderFolder, model: Any, missing: set[str], num_channels: int) -> None:
+def _check(encoder: EncoderFolder, model: Any, missing: set[str], num_channels: int) -> None:
     # The pooler comes after the class token. It is often left out, and is not used here.
     lacking = sorted(name for name in missing if not name.startswith("pooler."))
     if lacking:
         raise InputError(
-            f"encoder {found.name}: {found.folder} lacks {len(lacking)} of the model's weights,"
+            f"encoder {encoder.name}: {encoder.folder} lacks {len(lacking)} of the model's weights,"
             f" such as {lacking[0]}: it is incomplete, or belongs to another model"
         )
     if not any("cls_token" in name for name, _ in model.named_parameters()):
         raise InputError(
-            f"encoder {found.name} has no class token; use a vision transformer, such as"
+            f"encoder {encoder.name} has no class token; use a vision transformer, such as"
             " google/vit-base-patch16-224-in21k"
         )
     expected = getattr(model.config, "num_channels", 3)
     if expected != num_channels:
         raise InputError(
-            f"encoder {found.name} reads images of {expected} channels, and these have"
+            f"encoder {encoder.name} reads images of {expected} channels, and these have"
             f" {num_channels}"
         )
 
@@ -118,13 +118,13 @@ class TextEncoder:
     An InputError says that the folder holds no such model, or asks for code of its own.
     """
 
-    def __init__(self, found: EncoderFolder, *, device: torch.device) -> None:
+    def __init__(self, encoder: EncoderFolder, *, device: torch.device) -> None:
         from sentence_transformers import SentenceTransformer  # slow, and not used for images
 
-        with loading(found):
-            _check_modules(found)
+        with loading(encoder):
+            _check_modules(encoder)
             self._model = SentenceTransformer(
-                str(found.folder),
+                str(encoder.folder),
                 device=str(device),
                 local_files_only=True,
                 trust_remote_code=False,
@@ -150,15 +150,15 @@ class TextEncoder:
         )
 
 
-def _check_modules(found: EncoderFolder) -> None:
+def _check_modules(encoder: EncoderFolder) -> None:
     """Checks that every class that the folder asks to import is the library's own."""
-    modules = json.loads((found.folder / "modules.json").read_text(encoding="utf-8"))
+    modules = json.loads((encoder.folder / "modules.json").read_text(encoding="utf-8"))
     types = [module["type"] for module in modules]
     foreign = [name for name in types if not name.startswith("sentence_transformers.")]
     if foreign:
         raise InputError(
-            f"encoder {found.name}: {found.folder} asks for code of its own ({foreign[0]}), which"
-            " is never run; use a model made of sentence-transformers' own modules"
+            f"encoder {encoder.name}: {encoder.folder} asks for code of its own ({foreign[0]}),"
+            " which is never run; use a model made of sentence-transformers' own modules"
         )
 
 
@@ -170,7 +170,7 @@ _FILES_OF_KIND = {
 }
 
 
-def load_encoder(found: EncoderFolder, records: NDArray[Any], *, device: torch.device) -> Encoder:
+def load_encoder(encoder: EncoderFolder, records: NDArray[Any], *, device: torch.device) -> Encoder:
     """Loads the encoder for records: images (uint8, shape (n, C, H, W)), or texts (shape (n,))."""
     if records.dtype.kind == "U":
         kind = "texts"
@@ -185,17 +185,17 @@ def load_encoder(found: EncoderFolder, records: NDArray[Any], *, device: torch.d
     reads = [
         name
         for name, files in _FILES_OF_KIND.items()
-        if any((found.folder / file).is_file() for file in files)
+        if any((encoder.folder / file).is_file() for file in files)
     ]
     if kind not in reads:
         raise InputError(
-            f"encoder {found.name} reads {' and '.join(reads) or 'neither images nor texts'}, and"
+            f"encoder {encoder.name} reads {' and '.join(reads) or 'neither images nor texts'}, and"
             f" the records are {kind}; a model of images has a preprocessor_config.json, one of"
             " texts is a sentence-transformers folder with a modules.json"
         )
     if kind == "images":
-        return ImageEncoder(found, num_channels=records.shape[1], device=device)
-    return TextEncoder(found, device=device)
+        return ImageEncoder(encoder, num_channels=records.shape[1], device=device)
+    return TextEncoder(encoder, device=device)
 
 
 def extract_features(
@@ -270,7 +270,7 @@ def write_features(
     arrays: Arrays,
     *,
     stage: FeaturesStage,
-    found: EncoderFolder,
+    encoder: EncoderFolder,
     commit: str | None,
     device: torch.device,
     seconds: float,
@@ -280,7 +280,7 @@ def write_features(
     packages = ("numpy", "pillow", "sentence-transformers", "tokenizers", "torch", "transformers")
     header = {
         "settings": stage.model_dump(mode="json"),
-        "encoder": {"name": stage.encoder, "commit": commit, "weights": found.weights},
+        "encoder": {"name": stage.encoder, "commit": commit, "weights": encoder.weights},
         "device": str(device),
         "seconds": seconds,
         "software": {

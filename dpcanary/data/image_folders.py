@@ -44,7 +44,7 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
             sizes differ, or folders of parts stand beside others or each other.
     """
     named = {part: _labelled(root) for part, root in _parts(folder).items()}
-    classes = sorted({name for found in named.values() for name, _ in found})
+    classes = sorted({name for labelled in named.values() for name, _ in labelled})
     if len(classes) < 2 or "training" not in named:
         raise InputError(
             f"{folder} holds no images of two classes: it must have a folder for each class, such"
@@ -52,12 +52,12 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
         )
     if num_others := len(files_in_folder(folder)) - sum(map(len, named.values())):
         _LOG.warning("%s: %d files are not images in a class, and are left out", folder, num_others)
-    is_grey = all(_mode(path) in _GREY for found in named.values() for _, path in found)
+    is_grey = all(_mode(path) in _GREY for labelled in named.values() for _, path in labelled)
     mode = "L" if is_grey else "RGB"
     parts = {}
-    for part, found in named.items():
-        images = _stacked(folder, [path for _, path in found], mode, size)
-        parts[part] = Records(images, np.searchsorted(classes, [name for name, _ in found]))
+    for part, labelled in named.items():
+        images = _stacked(folder, [path for _, path in labelled], mode, size)
+        parts[part] = Records(images, np.searchsorted(classes, [name for name, _ in labelled]))
     return Source(str(folder), parts["training"], parts.get("test"), class_names=tuple(classes))
 
 

@@ -62,7 +62,7 @@ def read_own(
         if bool(preparation.classes) != (label_kind == "classes"):
             raise InputError(
                 f"{preparations[0]} is not for labels of kind {label_kind}; delete it, and run"
-                " again: it is made again"
+                " again: then it is written again"
             )
         table = read_table_as_written(path, label_column)
         return preparation.applied(table, path=path, label_column=label_column)
@@ -162,9 +162,9 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
             )
             raise InputError(f"{path}: {wrong}")
     named = _labels(path, columns.pop(label_column), label_kind)
-    found = {name: _values(column) for name, column in columns.items()}
-    values = {name: column for name, column in found.items() if column is not None}
-    if named is None or len(values) < len(found):
+    converted = {name: _values(column) for name, column in columns.items()}
+    values = {name: column for name, column in converted.items() if column is not None}
+    if named is None or len(values) < len(converted):
         written = read_table_as_written(path, label_column)
         has_classes = label_kind == "classes"
         look = look_at(path, written, label_column=label_column, has_classes=has_classes)

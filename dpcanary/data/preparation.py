@@ -40,7 +40,7 @@ from dpcanary.errors import InputError
 _WIDEST_NAME, _MOST_LINES = 16, 40
 _HEADER = ("column", "kind", "what is wrong", "what --prepare does")
 _NOTHING = Remark("-", "as it is", blocks=False)
-_REMEDY = "mend it, or delete it, and run again: it is made again"
+_REMEDY = "mend it, or delete it, and run again: then it is written again"
 
 
 class Preparation(ClosedModel):

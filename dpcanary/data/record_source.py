@@ -107,7 +107,7 @@ class Prepared:
             raise InputError(
                 f"{name}: its preparation was made from other records than those that the adversary"
                 " knows (another file, seed or number of records), so it may tell of private ones;"
-                " delete it, and run again: it is made again"
+                " delete it, and run again: then it is written again"
             )
 
 
@@ -196,20 +196,22 @@ def _check_part(where: str, records: Records) -> None:
 
 
 def check_hashes(
-    files: Sequence[Path], found: Sequence[str], wanted: Sequence[str], *, where: str = ""
+    files: Sequence[Path], hashes: Sequence[str], expected: Sequence[str], *, where: str = ""
 ) -> None:
     """Compares the SHA-256 of files with those that they must have; none wanted are not compared.
 
     Raises:
         InputError: names the file that differs.
     """
-    if not wanted:
+    if not expected:
         return
-    if len(found) != len(wanted):
-        raise InputError(f"{where}{len(found)} files are read, and {len(wanted)} hashes are given")
-    for file, one, other in zip(files, found, wanted, strict=True):
-        if one != other:
+    if len(hashes) != len(expected):
+        raise InputError(
+            f"{where}{len(hashes)} files are read, and {len(expected)} hashes are given"
+        )
+    for file, sha256, other in zip(files, hashes, expected, strict=True):
+        if sha256 != other:
             raise InputError(
-                f"{where}{file} has sha256 {one}, and must have {other}: it changed, or was"
+                f"{where}{file} has sha256 {sha256}, and must have {other}: it changed, or was"
                 " damaged; put the right file back (a download: delete it), and run again"
             )

@@ -51,14 +51,14 @@ def split_records(
             f"{source.name}: {len(private)} of its {len(records)} records are private, which leaves"
             " none as auxiliary or test records; lower num_records"
         )
-    auxiliary = _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
+    auxiliary = _first_of(source, others, "num_auxiliary", num_auxiliary, default=default)
     if source.prepared is not None:
         source.prepared.check(source.name, auxiliary)
     if source.test is None:
         test_part, left = records, others[len(auxiliary) :]
     else:
         test_part, left = source.test, np.arange(len(source.test))
-    test = _taken(source, left, "num_test", num_test, default=len(left))
+    test = _first_of(source, left, "num_test", num_test, default=len(left))
     scaling = _scaling_of(records.features, auxiliary) if standardised else None
     of_labels = None
     if not records.has_classes:
@@ -109,14 +109,14 @@ def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
     return np.concatenate(chosen)
 
 
-def _taken(source: Source, left: Indices, key: str, count: int | None, default: int) -> Indices:
-    wanted = default if count is None else count
-    if not 0 < wanted <= len(left):
+def _first_of(source: Source, left: Indices, key: str, count: int | None, default: int) -> Indices:
+    num_taken = default if count is None else count
+    if not 0 < num_taken <= len(left):
         raise InputError(
-            f"{source.name}: {key} {wanted or 'by default'} is not possible: {len(left)} records"
+            f"{source.name}: {key} {num_taken or 'by default'} is not possible: {len(left)} records"
             " are left for it; change it or num_records"
         )
-    return left[:wanted]
+    return left[:num_taken]
 
 
 def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:

@@ -18,7 +18,7 @@ _TRUTH = {"true": "1", "false": "0"}
 _MARKERS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 11) for sign in (-1, 1))]
 # Larger numbers than a time in nanoseconds stand for missing ones, and would spoil a scale.
 LARGEST_LIKELY = 1e19
-# Of a column of numbers, this share of texts may be something else, and counts as missing.
+# This share of a column of numbers may be other texts, which count as missing.
 _MOST_UNREADABLE = 0.1
 # Fewer values that all differ are not a sign of identifiers, nor of free text.
 MANY_ROWS = 20
@@ -227,13 +227,13 @@ def _number(name: str, numbers: Any, is_missing: Any, unreadable: Any) -> Judgem
         return Judgement(Column(kind="identifier"), tuple(remarks))
     if unreadable.any():
         remarks.append(Remark(f"{unreadable.sum():,} not numbers", "missing"))
-    known = numbers.mask(numbers.isin(markers))
+    measured = numbers.mask(numbers.isin(markers))
     remarks += _missing(is_missing, "the median, and a 0/1 column for missing")
     column = Column(
         kind="number",
         markers=tuple(markers),
-        fill=float(known.median()),
-        marked=bool(known.isna().any()),
+        fill=float(measured.median()),
+        marked=bool(measured.isna().any()),
     )
     return Judgement(column, tuple(remarks))
 
@@ -254,7 +254,7 @@ def _are_dates(cells: "pd.Series[Any]", texts: "pd.Series[str]") -> bool:
     with warnings.catch_warnings():  # of a format that is not recognised
         warnings.simplefilter("ignore", UserWarning)
         dates = [pd.to_datetime(tried, errors="coerce", dayfirst=first) for first in (False, True)]
-    return max(found.notna().mean() for found in dates) >= _SHARE_OF_DATES
+    return max(parsed.notna().mean() for parsed in dates) >= _SHARE_OF_DATES
 
 
 def classes_of(cells: "pd.Series[Any]") -> "pd.Series[str]":

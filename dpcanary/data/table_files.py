@@ -28,6 +28,11 @@ _WHOLE_FILE = 2**31 - 1
 # Spreadsheets separate columns so where the decimal point is a comma.
 _OF_DECIMAL_COMMAS = ";"
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+)\s*$"
+# Numbers with both marks: the first groups thousands, as in 4.996,94 and 4,996.94.
+_GROUPED = {
+    ".": r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})+,\d+\s*$",
+    ",": r"^\s*[+-]?[1-9]\d{0,2}(,\d{3})+\.\d+\s*$",
+}
 # Marks that are read as decimal points: values that have one, and those that it may group.
 _MARKS = {
     "commas": (_DECIMAL_COMMA, r"^\s*[+-]?[1-9]\d{0,2}(,\d{3})+\s*$"),
@@ -90,11 +95,21 @@ def read_table_as_written(path: Path, label_column: str) -> pd.DataFrame:
     table = _text(path, delimiter, column_types=types, strings_can_be_null=True)
     if delimiter == _OF_DECIMAL_COMMAS:
         _warn_of_thousands(path, table)
-        points = [
-            pc.replace_substring_regex(column, _DECIMAL_COMMA, r"\1.\2") for column in table.columns
-        ]
-        table = pa.table(points, names=table.column_names)
-    return pd.DataFrame(table.to_pandas())
+    columns = [_with_decimal_points(column, delimiter) for column in table.columns]
+    return pd.DataFrame(pa.table(columns, names=table.column_names).to_pandas())
+
+
+def _with_decimal_points(texts: Any, delimiter: str) -> Any:
+    """Texts in which numbers have a decimal point, and no mark that groups thousands."""
+    for mark, grouped in _GROUPED.items():
+        are_grouped = pc.match_substring_regex(texts, grouped)
+        ungrouped = pc.replace_substring(texts, mark, "")
+        if mark == ".":
+            ungrouped = pc.replace_substring(ungrouped, ",", ".")
+        texts = pc.if_else(are_grouped, ungrouped, texts)
+    if delimiter == _OF_DECIMAL_COMMAS:
+        texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
+    return texts
 
 
 def _with_nulls(kind: Any) -> Any:

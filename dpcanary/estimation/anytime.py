@@ -49,7 +49,7 @@ class Lines:
         tpr: of the point where a line touches, shape (G, M).
         fnr: 1 - tpr, without cancellation.
         fpr: shape (G, M).
-        tnr: 1 - fpr, likewise.
+        tnr: 1 - fpr, in the same shape.
         slope: shape (G, M).
     """
 

@@ -48,22 +48,22 @@ def clopper_pearson_upper_table(*, num_trials: int, level: float) -> NDArray[np.
 def clopper_pearson_upper(
     errors: NDArray[np.int64], *, num_trials: int, level: float
 ) -> NDArray[np.float64]:
-    """The same for some counts of errors."""
+    """Clopper-Pearson upper limits of some counts of errors."""
     all_wrong = errors == num_trials
     bounds = betainccinv(errors + 1.0, np.where(all_wrong, 1, num_trials - errors), level)
     return np.where(all_wrong, 1.0, bounds)
 
 
 # A world of more scores is judged at some of its thresholds alone.
-MOST_TOLD_APART = 32_768
+MOST_DISTINCT = 32_768
 _AT_ENDS, _IN_HALF = 256, 1_024
 
 
 @lru_cache(maxsize=64)
-def counts_told_apart(num_scores: int) -> NDArray[np.int64]:
-    """The counts of errors among n scores that are told apart; others count as the next larger.
+def distinct_counts(num_scores: int) -> NDArray[np.int64]:
+    """The counts of errors among n distinct scores; others count as the next larger.
 
-    Up to `MOST_TOLD_APART` scores these are all. Of more scores, they are all counts near both
+    Up to `MOST_DISTINCT` scores these are all. Of more scores, they are all counts near both
     ends, and in between some two thousand, dense where counts are small: neighbours differ by
     sqrt(2 n) / 1,024 of a count's standard deviation, which is .25 for the least such n and 1.4 for
     n = 10^6. They are fixed before scores are seen, and a threshold's errors only become more. So
@@ -74,7 +74,7 @@ def counts_told_apart(num_scores: int) -> NDArray[np.int64]:
         Rising from 0 to n, read-only.
     """
     counts = np.arange(num_scores + 1)
-    if num_scores > MOST_TOLD_APART:
+    if num_scores > MOST_DISTINCT:
         half = np.ceil(num_scores / 2 * (np.arange(_IN_HALF + 1) / _IN_HALF) ** 2).astype(np.int64)
         half = np.union1d(half, np.arange(_AT_ENDS))
         counts = np.union1d(half, num_scores - half)
@@ -82,9 +82,9 @@ def counts_told_apart(num_scores: int) -> NDArray[np.int64]:
     return counts
 
 
-def next_told_apart(errors: NDArray[np.int64], num_scores: int) -> NDArray[np.int64]:
+def next_distinct(errors: NDArray[np.int64], num_scores: int) -> NDArray[np.int64]:
     """The counts that errors among n scores count as."""
-    counts = counts_told_apart(num_scores)
+    counts = distinct_counts(num_scores)
     return counts[np.searchsorted(counts, errors)]
 
 
@@ -143,12 +143,12 @@ def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     if np.ma.isMaskedArray(scores):
         raise InputError(f"{name} is a masked array: a missing score must be mended, not masked")
     try:
-        given = np.asarray(scores)
+        numbers = np.asarray(scores)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}") from error
-    if given.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be real numbers, not {given.dtype}")
-    array = given.astype(np.float64)
+    if numbers.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be real numbers, not {numbers.dtype}")
+    array = numbers.astype(np.float64)
     if array.ndim != 1 or array.size == 0:
         raise InputError(
             f"{name} must be one-dimensional and not empty; its shape is {array.shape}"
@@ -183,7 +183,7 @@ LOCAL_LEVELS: tuple[tuple[int, float], ...] = (
 
 # Mass below this share of the largest state cannot change the sixth digit of the result.
 _NEGLIGIBLE = 1e-18
-# Steps of more counts, which occur where not all counts are told apart, are convolved by Fourier
+# Steps of more counts, which occur where several counts are joined, are convolved by Fourier
 # transforms. These have an error of a small part of the largest state; smaller ones are nothing.
 _LONG, _ROUNDED = 256, 1e-15
 _LARGE, _MOST_ROUNDS = 1e5, 50
@@ -196,8 +196,8 @@ def simultaneous_local_level(*, num_scores: int, level: float) -> float:
 
     From 1,001 to 32,768 scores, at the tabulated level, it is read from a table at the next larger
     tabulated number of scores. This is safe, since the local level falls with n (by less than 3 %
-    from one entry to the next). Otherwise it is computed. Of more than `MOST_TOLD_APART` scores, it
-    is that of the bounds at `counts_told_apart`.
+    from one entry to the next). Otherwise it is computed. Of more than `MOST_DISTINCT` scores, it
+    is that of the bounds at `distinct_counts`.
 
     Args:
         num_scores: number of scores of one world, n >= 1.
@@ -241,11 +241,11 @@ def failure_probability(*, num_scores: int, local_level: float) -> float:
     some i. Ties only make a failure rarer. No bound fails if at least i uniforms are below b_i, for
     every i. The uniforms' counting process is a Poisson process of rate n given n events. So one
     pass over i with Poisson steps gives the probability, as a sum of positive terms, with an
-    absolute error below 1e-9 (after Moscovich and Nadler, 2017). If not all counts are told apart,
+    absolute error below 1e-9 (after Moscovich and Nadler, 2017). If several counts are joined,
     i takes these ranks alone.
     """
     n = num_scores
-    ranks = counts_told_apart(n)[:-1] + 1
+    ranks = distinct_counts(n)[:-1] + 1
     bounds = betainccinv(ranks, n - ranks + 1.0, local_level)
     rates = n * np.diff(bounds, prepend=0.0)
     state, lowest = np.ones(1), 0  # P(count = lowest + offset, no failure so far)
@@ -286,6 +286,6 @@ def _convolved(state: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArra
 
 if __name__ == "__main__":  # prints the rows of `LOCAL_LEVELS`
     sizes = [round(_EXACT_UP_TO * 1.1**power) for power in range(37)]
-    for index, size in enumerate([*sizes, MOST_TOLD_APART]):
+    for index, size in enumerate([*sizes, MOST_DISTINCT]):
         entry = compute_local_level(num_scores=size, level=LEVEL) * (1 - 5e-5)
         print(f"({size}, {entry:.4e}),", end="\n" if index % 4 == 3 else " ", flush=True)

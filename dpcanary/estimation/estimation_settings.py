@@ -41,9 +41,9 @@ class RankRule(Choice):
     BITS = "bits"
 
 
-# Of all slots, in audits whose bound is near the largest that they can show.
+# The share of slots that are guessed, in audits whose bound is near the largest that they can show.
 GUESSED_SHARE = 0.25
-# Of conversion `subsampled_gaussian`.
+# Deltas that conversion `subsampled_gaussian` is computed for.
 LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA = 1e-11, 0.01
 # Smaller ones would need too many simulations.
 LEAST_CALIBRATED_SIGNIFICANCE = 0.001

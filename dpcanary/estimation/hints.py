@@ -21,7 +21,7 @@ def hint_of_zero(
 
     Args:
         world0_scores: those that the bound is from.
-        world1_scores: likewise.
+        world1_scores: of world 1.
         bound: by a rule and a conversion that need no further argument.
         if_reversed: what to do if low scores stand for world 0; after "If low scores stand for
             world 0, as losses do,".

@@ -136,7 +136,7 @@ def estimate_epsilon_at_looks(
 
     Args:
         world0_scores: shape (n0,), in the order of the runs.
-        world1_scores: shape (n1,), likewise.
+        world1_scores: shape (n1,), from models trained in world 1.
         looks: the numbers of scores of world 0 and of world 1 at each look, not decreasing. They
             may go beyond the scores that are there.
         delta: in (0, 1).

@@ -67,10 +67,13 @@ def runs_after_pilot(
     )
     exceed = checked_real("exceed", exceed)
     rng, mu = np.random.default_rng(0), _mu(*scores)
-    resampled = [_mu(*(rng.choice(one, len(one)) for one in scores)) for _ in range(_RESAMPLES)]
+    resampled = [
+        _mu(*(rng.choice(world_scores, len(world_scores)) for world_scores in scores))
+        for _ in range(_RESAMPLES)
+    ]
     low, high = np.quantile(resampled, _INTERVAL).tolist()
     strengths = min(low, mu), mu, max(high, mu)
-    epsilons = tuple(gdp_epsilon(mu=one, delta=delta) for one in strengths)
+    epsilons = tuple(gdp_epsilon(mu=strength, delta=delta) for strength in strengths)
 
     def runs(strength: float, epsilon: float) -> int | None:
         if epsilon <= exceed:
@@ -91,7 +94,7 @@ def runs_after_pilot(
 
 
 def _mu(world0: NDArray[np.float64], world1: NDArray[np.float64]) -> float:
-    """Of the Gaussian curve with the scores' AUC, at least 0.
+    """The mu of the Gaussian curve with the scores' AUC, at least 0.
 
     Separate worlds count half a pair as an error: their AUC of 1 has no finite mu.
     """

@@ -181,7 +181,7 @@ def assess_claim_anytime(
 
     Args:
         world0_scores: shape (n0,), in the order of the runs.
-        world1_scores: shape (n1,), likewise. The k-th scores of both worlds are a pair.
+        world1_scores: shape (n1,), of world 1. The k-th scores of both worlds are a pair.
         mechanism: the accounted mechanism, or mu of Gaussian differential privacy.
 
     Raises:
@@ -345,8 +345,10 @@ def _bounds(
     """The epsilon_lower of simulated audits."""
     rule, conversion = ThresholdRule(threshold_rule), Conversion(conversion)
     if not RULES[rule].is_calibrated:
-        known = ", ".join(name for name, entry in RULES.items() if entry.is_calibrated)
-        raise InputError(f"the power of threshold_rule {str(rule)!r} is not known; known: {known}")
+        calibrated_rules = ", ".join(name for name, entry in RULES.items() if entry.is_calibrated)
+        raise InputError(
+            f"the power of threshold_rule {str(rule)!r} is not known; known: {calibrated_rules}"
+        )
     significance = checked_significance(significance)
     delta = checked_real("delta", delta, most=1.0)
     of_family = mechanism if isinstance(mechanism, Mechanism) else None

@@ -83,7 +83,7 @@ class Proof(Choice):
     NOT_VALID = "not valid"
 
     def of_pooled_slots(self) -> "Proof":
-        """The same for scores of several slots of a run that are taken as if of several runs."""
+        """The proof for scores of several slots of a run that are taken as if of several runs."""
         return {
             Proof.PROVEN: Proof.PROVEN_FOR_INDEPENDENT,
             Proof.SIMULATED: Proof.SIMULATED_FOR_INDEPENDENT,
@@ -161,7 +161,7 @@ class Rule:
         sentence: what it does, for a methods text, with citations as in `reports.methods`.
         label: in figures; None takes the name.
         colour: in figures of one training.
-        marker: likewise.
+        marker: of its points in figures.
     """
 
     choose: Callable[..., Any] | str
@@ -209,9 +209,9 @@ class Rule:
         )
         return f"{_COINS}; {dependence}"
 
-    def conversion(self, wanted: Conversion) -> Conversion:
+    def conversion(self, conversion: Conversion) -> Conversion:
         """The conversion that it uses where another one may be asked for."""
-        return wanted if wanted in self.conversions else self.conversions[0]
+        return conversion if conversion in self.conversions else self.conversions[0]
 
 
 _SCAN = "dpcanary.estimation.threshold_rules"
@@ -315,7 +315,7 @@ def threshold_rule_named(name: str) -> Rule:
     """
     if name in RULES:
         return RULES[name]
-    known = threshold_rule_names()
-    if name not in known:
-        raise InputError(f"unknown threshold rule {name!r}: {suggestion(name, known)}")
+    names = threshold_rule_names()
+    if name not in names:
+        raise InputError(f"unknown threshold rule {name!r}: {suggestion(name, names)}")
     return load_plugin(GROUP, name, Rule)

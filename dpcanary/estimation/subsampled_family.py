@@ -78,17 +78,17 @@ def _family(mechanism: Mechanism) -> Family:
         return np.concatenate(parts)
 
     def _strength(fpr: Floats, fnr: Floats) -> Floats:
-        places = np.clip((-ndtri(fpr) - LOWEST) / STEP, 0.0, NUM_POINTS - 1.000001)
-        cells = places.astype(int)
-        part = places - cells
+        grid_positions = np.clip((-ndtri(fpr) - LOWEST) / STEP, 0.0, NUM_POINTS - 1.000001)
+        cells = grid_positions.astype(int)
+        part = grid_positions - cells
         columns = (1 - part) * moves_at_fine[:, cells] + part * moves_at_fine[:, cells + 1]
         with np.errstate(invalid="ignore"):
-            wanted = -ndtri(fpr) - ndtri(fnr)
-        above = np.clip((columns < wanted).sum(axis=0), 1, _NUM_STRENGTHS - 1)
+            separation = -ndtri(fpr) - ndtri(fnr)
+        above = np.clip((columns < separation).sum(axis=0), 1, _NUM_STRENGTHS - 1)
         low, high = np.take_along_axis(columns, np.array([above - 1, above]), axis=0)
-        share = np.clip((wanted - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
+        share = np.clip((separation - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
         thetas_between = fine[above - 1] + share * (fine[above] - fine[above - 1])
-        return np.where(wanted >= columns[0], thetas_between, -np.inf)
+        return np.where(separation >= columns[0], thetas_between, -np.inf)
 
     def epsilon(theta: float, delta: float) -> float:
         if delta == _DELTA:
@@ -133,18 +133,18 @@ def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
                 refusal = str(error)
                 break
             bar.update()
-            gain, wanted = theta - thetas[-1], _SHARE * max(thetas[-1], _SMALLEST)
-            if gain > 2 * wanted:  # too far: half of the way back, or to a better beginning
+            gain, gain_per_step = theta - thetas[-1], _SHARE * max(thetas[-1], _SMALLEST)
+            if gain > 2 * gain_per_step:  # too far: half of the way back, or to a better beginning
                 step = step / 2 if len(thetas) > 1 else log(2)
                 noise *= exp(step)
                 continue
-            if gain > wanted / 10:
+            if gain > gain_per_step / 10:
                 thetas.append(theta)
                 moves.append(np.maximum(_moves_of(curve), moves[-1]))
                 epsilons.append(of_deltas)
             if theta > _LARGEST:
                 break
-            step *= float(np.clip(wanted / max(gain, 1e-9), 0.3, 2.0))
+            step *= float(np.clip(gain_per_step / max(gain, 1e-9), 0.3, 2.0))
             noise *= exp(-step)
     if len(thetas) == 1:
         raise InputError(f"no noise gives a trade-off curve of {what}: {refusal}")

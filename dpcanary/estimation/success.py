@@ -13,7 +13,7 @@ from dpcanary.estimation.error_rates import (
     checked_significance,
     clopper_pearson_upper,
     count_errors,
-    next_told_apart,
+    next_distinct,
     simultaneous_local_level,
 )
 
@@ -87,11 +87,11 @@ def shown_success(
     scores0 = checked_scores("world0_scores", world0_scores)
     scores1 = checked_scores("world1_scores", world1_scores)
     level = checked_significance(significance)
-    rates = [checked_real("false_positive_rates", one, most=1.0) for one in false_positive_rates]
+    rates = [checked_real("false_positive_rates", rate, most=1.0) for rate in false_positive_rates]
     counts = count_errors(world0_scores=scores0, world1_scores=scores1)
     fpr, fnr = (
         clopper_pearson_upper(
-            next_told_apart(errors, size),
+            next_distinct(errors, size),
             num_trials=size,
             level=simultaneous_local_level(num_scores=size, level=level / 2),
         )

@@ -62,9 +62,9 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
     repeats, steps = range(len(scores.scores)), enumerate(scores.step)
     choices = itertools.product(repeats, steps, _bounds_of_step(stage, scores.num_slots))
     if stage.looks and scores.num_runs not in stage.looks:
-        known = ", ".join(map(str, stage.looks))
+        looks = ", ".join(map(str, stage.looks))
         raise InputError(
-            f"audit {scores.audit}: {scores.num_runs} runs are none of its looks {known}"
+            f"audit {scores.audit}: {scores.num_runs} runs are none of its looks {looks}"
         )
     rows = []
     for repeat, (index, step), (slot, rule, conversion) in choices:

@@ -13,7 +13,7 @@ from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
     count_errors,
-    next_told_apart,
+    next_distinct,
     simultaneous_local_level,
 )
 from dpcanary.estimation.estimation_settings import GUESSED_SHARE
@@ -90,7 +90,7 @@ def _best(
 ) -> BoundedThreshold:
     """The threshold of largest strength; each world's error rate is bounded at its own level.
 
-    Bounds that hold at all thresholds at once are those of `counts_told_apart`.
+    Bounds that hold at all thresholds at once are those of `distinct_counts`.
     """
     counts = count_errors(
         world0_scores=problem.world0_scores,
@@ -101,8 +101,8 @@ def _best(
     table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
     false_negatives, false_positives = counts.false_negatives, counts.false_positives
     if all_at_once:
-        false_negatives = next_told_apart(false_negatives, counts.num_world0)
-        false_positives = next_told_apart(false_positives, counts.num_world1)
+        false_negatives = next_distinct(false_negatives, counts.num_world0)
+        false_positives = next_distinct(false_positives, counts.num_world1)
     fnr_upper, fpr_upper = table0[false_negatives], table1[false_positives]
     strengths = problem.family.strength(fpr_upper, fnr_upper)
     best = int(np.argmax(strengths))
@@ -152,10 +152,10 @@ def simultaneous(problem: Problem) -> BoundedThreshold:
 
 def fixed(problem: Problem) -> BoundedThreshold:
     """The threshold of the problem, or an `InputError` if it has none."""
-    given = problem.threshold
-    if not isinstance(given, Real) or np.isnan(float(given)):
+    threshold = problem.threshold
+    if not isinstance(threshold, Real) or np.isnan(float(threshold)):
         raise InputError("threshold_rule 'fixed' needs a threshold, chosen beforehand")
-    return at_threshold(problem, float(given))
+    return at_threshold(problem, float(threshold))
 
 
 def split(problem: Problem) -> BoundedThreshold:

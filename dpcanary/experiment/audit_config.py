@@ -311,7 +311,9 @@ class Audit(
     def fitting(self, num_runs: Sequence[int]) -> list[int]:
         """Those numbers of first runs that give an estimate; with one slot, worlds must be even."""
         least, step = (4, 2) if self.has_two_worlds and self.num_slots == 1 else (1, 1)
-        return [one for one in num_runs if least <= one <= self.num_runs and one % step == 0]
+        return [
+            count for count in num_runs if least <= count <= self.num_runs and count % step == 0
+        ]
 
     @property
     def has_two_worlds(self) -> bool:

@@ -201,8 +201,8 @@ def _default_worlds(audit: Audit) -> WorldAssignment:
 def _defaults_of(audit: Audit) -> dict[str, Any]:
     """What the canary gives its own settings; without a landscape, the keys of one are empty."""
     reference = audit.adversary.defaults
-    given = function_named(reference)(audit.adjacency) if reference else {}
-    values = {key: value for key, value in given.items() if getattr(audit, key) is None}
+    defaults = function_named(reference)(audit.adjacency) if reference else {}
+    values = {key: value for key, value in defaults.items() if getattr(audit, key) is None}
     return dict.fromkeys(LandscapeKeys.model_fields.keys() & audit.unused_keys) | values
 
 

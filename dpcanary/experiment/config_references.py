@@ -120,7 +120,7 @@ def _check_ranks(where: str, audit: Audit, settings: Settings) -> None:
 def _check_looks(where: str, rules: Sequence[str]) -> None:
     for rule in rules:
         if not threshold_rule_named(rule).has_looks:
-            with_looks = ", ".join(name for name, one in RULES.items() if one.has_looks)
+            with_looks = ", ".join(name for name, rule in RULES.items() if rule.has_looks)
             raise InputError(
                 f"{where}: looks: threshold rule {rule} has no bounds that hold jointly at looks;"
                 f" take it out of threshold_rules, which may then have {with_looks}"

@@ -75,8 +75,8 @@ def _values(declared: dict[str, Any], definitions: dict[str, Any]) -> str:
         is_table = name in _TABLES.values()
         return "a mapping, see below" if is_table else _values(definitions[name], definitions)
     if choices := declared.get("anyOf"):
-        given = [choice for choice in choices if choice.get("type") != "null"]
-        return " or ".join(dict.fromkeys(_values(choice, definitions) for choice in given))
+        filled = [choice for choice in choices if choice.get("type") != "null"]
+        return " or ".join(dict.fromkeys(_values(choice, definitions) for choice in filled))
     if names := declared.get("enum", [declared["const"]] if "const" in declared else []):
         return ", ".join(f"`{name}`" for name in names)
     if declared["type"] == "array":

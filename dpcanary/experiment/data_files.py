@@ -51,9 +51,9 @@ class DataFiles:
         """
         if self.archive is None:
             return None
-        found = sha256_of_file(self.archive)
-        check_hash(self.archive, found, self._settings.archive_sha256 or found)
-        return found
+        sha256 = sha256_of_file(self.archive)
+        check_hash(self.archive, sha256, self._settings.archive_sha256 or sha256)
+        return sha256
 
     def of(self, dataset: str) -> list[str]:
         """The files that a dataset is read from; none where it is generated."""
@@ -107,8 +107,8 @@ class DataFiles:
             InputError: if a file cannot be read, or has another hash than its dataset says.
         """
         if self.archive_sha256:  # data are not read: their hashes are what the config states
-            told = {"archive_sha256": self.archive_sha256}
-            settings = experiment.settings.model_copy(update=told)
+            hashes = {"archive_sha256": self.archive_sha256}
+            settings = experiment.settings.model_copy(update=hashes)
             return experiment.model_copy(update={"settings": settings})
         datasets = {
             name: settings.model_copy(update={"sha256": self._hashes(name)})
@@ -125,9 +125,9 @@ class DataFiles:
             return stated or ((entry.sha256,) if entry and entry.sha256 else ())
         if not all(file.exists() for file in local):  # in a module, another rule may make them
             return stated
-        found = tuple(map(sha256_of_path, local))
-        check_hashes(local, found, stated, where=f"datasets.{dataset}: ")
-        return found
+        hashes = tuple(map(sha256_of_path, local))
+        check_hashes(local, hashes, stated, where=f"datasets.{dataset}: ")
+        return hashes
 
     def _folder_of(self, dataset: str) -> str | None:
         """The folder that a dataset is read from; None if it is read from files."""
@@ -143,6 +143,6 @@ class DataFiles:
 def _similar(missing: Path, name: str) -> str:
     """The file that may be meant, in words, as the config would name it."""
     folder = missing.parent
-    known = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    close = get_close_matches(missing.name, known, n=1, cutoff=0.7)
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    close = get_close_matches(missing.name, names, n=1, cutoff=0.7)
     return f"; did you mean {Path(name).parent / close[0]}?" if close else ""

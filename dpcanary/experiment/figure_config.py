@@ -70,11 +70,11 @@ class Figure(ClosedModel):
         fields = type(self).model_fields
         if unknown := {*kind.needs, *kind.keys} - fields.keys():
             raise ValueError(f"kind {self.kind} declares {min(unknown)}, which no figure has")
-        for key in (key for key in fields if any(key in one.needs for one in kinds)):
+        for key in (key for key in fields if any(key in kind.needs for kind in kinds)):
             if bool(getattr(self, key)) != (key in kind.needs):
                 verb = "needs" if key in kind.needs else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
-        for key in (key for key in fields if any(key in one.keys for one in kinds)):
+        for key in (key for key in fields if any(key in kind.keys for kind in kinds)):
             if getattr(self, key) and key not in kind.keys:
                 raise ValueError(f"a figure of kind {self.kind} has no {key}")
         shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]

@@ -119,7 +119,10 @@ class Product:
 
     @cached_property
     def _origins(self) -> dict[str, tuple[str, ...]]:
-        return {role: tuple(one.origin for one in made) for role, made in self.inputs.items()}
+        return {
+            role: tuple(product.origin for product in products)
+            for role, products in self.inputs.items()
+        }
 
 
 class Products:
@@ -190,30 +193,30 @@ class Products:
         """The canaries of an audit's runs; none where no model is trained."""
         if not self._audits[audit].is_trained:
             return []
-        made = {
+        inputs = {
             "data": self.data_of(audit),
             "reference": self.reference(audit),
             "noise": [self.noise(audit)] if self._audits[audit].simulates_noise else [],
             "optimised": self.optimised(audit),
             "pretrained": self.pretrained(audit),
         }
-        return [self._of_runs("canaries", audit, CraftingStage, made)]
+        return [self._of_runs("canaries", audit, CraftingStage, inputs)]
 
     def shards(self, audit: str) -> Product:
         """The shards of an audit's runs, which share an origin."""
-        made = {"noise": [self.noise(audit)]}
+        inputs = {"noise": [self.noise(audit)]}
         if self._audits[audit].is_trained:
-            made |= {
+            inputs |= {
                 "data": self.data_of(audit),
                 "canaries": self.canaries(audit),
                 "pretrained": self.pretrained(audit),
             }
-        return self._of_runs("shards", audit, self.experiment.runs_stage(audit), made)
+        return self._of_runs("shards", audit, self.experiment.runs_stage(audit), inputs)
 
     def scores(self, audit: str) -> Product:
         """The scores of an audit."""
-        made = {"shards": [self.shards(audit)], "canaries": self.canaries(audit)}
-        return self._of_audit("scores", audit, ScoringStage, made)
+        inputs = {"shards": [self.shards(audit)], "canaries": self.canaries(audit)}
+        return self._of_audit("scores", audit, ScoringStage, inputs)
 
     def estimates(self, audit: str) -> Product:
         """The lower bounds of an audit."""
@@ -221,20 +224,20 @@ class Products:
 
     def estimates_by_runs(self, figure: str, audit: str) -> Product:
         """The lower bounds of an audit from its first runs, for a figure."""
-        made = {"scores": [self.scores(audit)]}
+        inputs = {"scores": [self.scores(audit)]}
         stage = f"{self._stage(EstimationStage, audit)} {self.numbers_of_runs(figure, audit)}"
-        return Product(f"estimates_by_runs/{figure}/{audit}", stage, made)
+        return Product(f"estimates_by_runs/{figure}/{audit}", stage, inputs)
 
     def accounting(self, audit: str) -> Product:
         """The upper bounds of an audit, and its privacy profile."""
-        made = {"noise": [self.noise(audit)]}
-        return self._of_audit("accounting", audit, AccountingStage, made)
+        inputs = {"noise": [self.noise(audit)]}
+        return self._of_audit("accounting", audit, AccountingStage, inputs)
 
     def ceilings(self, figure: str) -> Product:
         """The most that the audits of a figure can show without assumptions."""
         audits = self.audits_of(figure)
-        made = {"scores": [self.scores(audit) for audit in audits]}
-        return Product(f"ceilings/{figure}", self._stage(EstimationStage, audits[0]), made)
+        inputs = {"scores": [self.scores(audit) for audit in audits]}
+        return Product(f"ceilings/{figure}", self._stage(EstimationStage, audits[0]), inputs)
 
     def ratios(self, figure: str) -> Product:
         """The epsilons that a figure compares."""
@@ -248,8 +251,8 @@ class Products:
         estimates = self.estimates(audit)
         if figure and figure_kind(self.experiment.settings.figures[figure].kind).is_by_runs:
             estimates = self.estimates_by_runs(figure, audit)
-        made = {"estimates": [estimates], "accounting": [self.accounting(audit)]}
-        return Product(f"summary/{audit}", self._audits[audit].to_json(), made)
+        inputs = {"estimates": [estimates], "accounting": [self.accounting(audit)]}
+        return Product(f"summary/{audit}", self._audits[audit].to_json(), inputs)
 
     def summary(self, sweeps: Sequence[str], *, figure: str | None = None) -> list[Product]:
         """The rows of all audits of some sweeps, in their order in the table."""
@@ -257,14 +260,14 @@ class Products:
 
     def has_figure(self, path: Path) -> bool:
         """Whether a PNG file says that it is a figure of this experiment, as its config is."""
-        known = self.experiment.settings.figures
-        return path.stem in known and text_of_png(path) == self.figure(path.stem).origin
+        figures = self.experiment.settings.figures
+        return path.stem in figures and text_of_png(path) == self.figure(path.stem).origin
 
     def figure(self, figure: str) -> Product:
         """A figure."""
         shown = self.experiment.settings.figures[figure]
-        made = {role: self.of_figure(figure, role) for role in figure_kind(shown.kind).files}
-        return Product(f"figures/{figure}", shown.to_json(), made)
+        inputs = {role: self.of_figure(figure, role) for role in figure_kind(shown.kind).files}
+        return Product(f"figures/{figure}", shown.to_json(), inputs)
 
     def of_figure(self, figure: str, role: str) -> list[Product]:
         """What a figure is drawn from: its summary, scores, profiles, ceilings or ratios."""
@@ -284,11 +287,13 @@ class Products:
         Noise is there so that exactly what was trained is accounted: another version of an
         accountant may calibrate it to another last digit.
         """
-        files = {one.path: one for one in map(self.noise, self._first.values())}
+        files = {product.path: product for product in map(self.noise, self._first.values())}
         if holds is Released.SCORES:
-            files |= {one.path: one for one in map(self.scores, self._audits)}
+            files |= {product.path: product for product in map(self.scores, self._audits)}
         else:
-            files |= {one.path: one for audit in self._audits for one in self.canaries(audit)}
+            files |= {
+                product.path: product for audit in self._audits for product in self.canaries(audit)
+            }
             files |= {
                 f"{self.shards(audit).path}/{shard}.npz": self.shards(audit)
                 for audit in self._first.values()
@@ -306,9 +311,9 @@ class Products:
             InputError: if it is damaged, or of another experiment.
         """
         with open_release(archive) as release:
-            wanted = self.of_release(release.manifest.holds)
-            release.check(wanted)
-        return wanted
+            expected = self.of_release(release.manifest.holds)
+            release.check(expected)
+        return expected
 
     def check_summary(self, path: Path) -> None:
         """Compares the summary of all audits with what they must have been made from.
@@ -316,8 +321,8 @@ class Products:
         Raises:
             InputError: if its rows were made with another config.
         """
-        wanted = {one.origin for one in self.summary([*self.experiment.sweeps])}
-        if {*origins_in(path)} != wanted:
+        expected = {product.origin for product in self.summary([*self.experiment.sweeps])}
+        if {*origins_in(path)} != expected:
             raise InputError(
                 f"{path} was not made with the config that is in {path.parent}: run the workflow on"
                 " this config to bring the results up to date, or on the one that they are from"
@@ -333,7 +338,7 @@ class Products:
         audits = self._audits_of_sweeps(shown.sweeps)
         if shown.kind != "gradient_norm":
             return audits
-        return [one for one in audits if self._audits[one].score == "gradient_norm"]
+        return [audit for audit in audits if self._audits[audit].score == "gradient_norm"]
 
     def data_of(self, audit: str) -> list[Product]:
         """The split dataset of an audit; none where no model is trained."""
@@ -376,8 +381,8 @@ class Products:
         inputs: Mapping[str, Sequence[Product]],
     ) -> list[Product]:
         settings = [self._stage(jobs.stage, jobs.audits[job]) for job in jobs.of_audit(audit)]
-        made = zip(jobs.of_audit(audit), settings, strict=True)
-        return [Product(f"{kind}/{job}", told, inputs) for job, told in made]
+        jobs_with_settings = zip(jobs.of_audit(audit), settings, strict=True)
+        return [Product(f"{kind}/{job}", stage, inputs) for job, stage in jobs_with_settings]
 
     def _stage(self, stage: type[ClosedModel], audit: str) -> str:
         return self.experiment.stage(stage, audit=audit).to_json()

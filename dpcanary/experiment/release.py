@@ -95,7 +95,7 @@ def write_release(
         holds: what of training.
         config: text of a config that runs from the archive.
         files: by member.
-        origins: likewise; see `provenance`.
+        origins: by path; see `provenance`.
     """
     hashes = {name: sha256_of_file(file) for name, file in files.items()}
     hashes[CONFIG] = _sha256(config.encode())
@@ -168,38 +168,38 @@ class Release:
     @property
     def origins(self) -> dict[str, str]:
         """The origin of each file that is unpacked, by its path below the results."""
-        return {name: one.origin for name, one in self._members.items() if name != CONFIG}
+        return {name: member.origin for name, member in self._members.items() if name != CONFIG}
 
-    def check(self, wanted: Mapping[str, str]) -> None:
+    def check(self, expected: Mapping[str, str]) -> None:
         """Compares files and origins with those that a config needs.
 
         Raises:
             InputError: if the archive is of another experiment, or of other settings.
         """
-        for name in sorted(wanted.keys() | self.origins.keys()):
+        for name in sorted(expected.keys() | self.origins.keys()):
             if name not in self.origins:
                 raise self._of_another(f"lacks {name}")
-            if name not in wanted:
+            if name not in expected:
                 raise self._of_another(f"has {name}, which is not of this config")
-            if self.origins[name] != wanted[name]:
+            if self.origins[name] != expected[name]:
                 raise self._of_another(
                     f"has a {name} that was made with other settings, or from other inputs, than"
                     " those of this config"
                 )
 
-    def unpack(self, folder: Path, *, wanted: Sequence[str] | None = None) -> None:
+    def unpack(self, folder: Path, *, members: Sequence[str] | None = None) -> None:
         """Writes all files, after all were compared with their hashes and origins.
 
         Args:
             folder: of the results.
-            wanted: the origins of all files in the order of their names; see `listed`. None if they
-                are not known.
+            members: the origins of all files in the order of their names; see `listed`. None if
+                they are not known.
 
         Raises:
             InputError: if anything is damaged or of something else. Then nothing is written.
         """
         in_order = [origin for _, origin in sorted(self.origins.items())]
-        if wanted is not None and listed(in_order) != tuple(wanted):
+        if members is not None and listed(in_order) != tuple(members):
             raise self._of_another("was made with other settings than those of this config")
         for name in self.origins:
             self._content(name)
@@ -247,11 +247,11 @@ def open_release(path: Path, *, sha256: str | None = None) -> Iterator[Release]:
             yield Release(path, archive)
 
 
-def check_hash(path: Path, found: str, stated: str) -> None:
+def check_hash(path: Path, sha256: str, stated: str) -> None:
     """Compares the hash of an archive with the one that a config states."""
-    if found != stated:
+    if sha256 != stated:
         raise InputError(
-            f"{path} has sha256 {found}, and the config's archive_sha256 is {stated}: it was"
+            f"{path} has sha256 {sha256}, and the config's archive_sha256 is {stated}: it was"
             f" damaged or changed, or is another release; {_REMEDY}"
         )
 

@@ -50,8 +50,8 @@ def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, s
 
 def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     """Which rows of the source an audit's target records are; empty if this is not known."""
-    made = [*products.canaries(audit), *products.data_of(audit)]
-    paths = [path for one in made if (path := _checked(folder, one))]
+    products_of_targets = [*products.canaries(audit), *products.data_of(audit)]
+    paths = [path for product in products_of_targets if (path := _checked(folder, product))]
     if len(paths) < 2:
         return ""
     canaries, data = paths

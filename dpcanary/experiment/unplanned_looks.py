@@ -24,7 +24,7 @@ from dpcanary.experiment.summary import NOT_VALID
 
 LOOKS = "looks.json"
 LOOKED_BEFORE = "NOT a valid bound (the audit was looked at before, with"
-# Of a config that differs in these alone, the runs that were made are kept.
+# A config that differs in these alone keeps the runs that were made.
 _KEPT_RUNS = {
     **{"num_runs": 4, "num_repeats": 1, "looks": ()},
     **{"runs_per_shard": 500, "runs_at_once": None},

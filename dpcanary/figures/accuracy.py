@@ -91,7 +91,9 @@ def _legend(table: pd.DataFrame) -> list[list[Any]]:
     return [["models trained on:", *bars], spread]
 
 
-def _places(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, NDArray[np.float64], float]]:
+def _bar_positions(
+    table: pd.DataFrame,
+) -> Iterator[tuple[str, pd.DataFrame, NDArray[np.float64], float]]:
     """For each kind of training record: its name, its rows, and its bars' places and width."""
     rates, kinds = table["sample_rate"].unique().tolist(), _kinds(table)
     width = _GROUP / len(kinds)
@@ -108,15 +110,15 @@ def _percent(rows: pd.DataFrame, *columns: str) -> NDArray[np.float64]:
 
 
 def _draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
-    for kind, rows, places, width in _places(table):
+    for kind, rows, positions, width in _bar_positions(table):
         mean, error = _percent(rows, "accuracy", "error_bar")
         low, high = _percent(rows, "models_low", "models_high")
-        axes.bar(places, mean, 0.9 * width, color=_colour(kind), zorder=2)
-        axes.vlines(places, low, high, zorder=3, **_MODELS)
-        axes.vlines(places, mean - error, mean + error, zorder=4, **_REPEATS)
+        axes.bar(positions, mean, 0.9 * width, color=_colour(kind), zorder=2)
+        axes.vlines(positions, low, high, zorder=3, **_MODELS)
+        axes.vlines(positions, mean - error, mean + error, zorder=4, **_REPEATS)
         size = 8 if len(_kinds(table)) <= _MOST_LARGE_LABELS else 6.5
         options: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": size}
-        for place, value, top in zip(places, mean, np.fmax(high, mean + error), strict=True):
+        for place, value, top in zip(positions, mean, np.fmax(high, mean + error), strict=True):
             axes.annotate(
                 f"{value:.1f}", (place, top), (0, 2), textcoords="offset points", **options
             )
@@ -127,11 +129,11 @@ def _draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
 
 def _draw_differences(axes: Axes, table: pd.DataFrame) -> None:
     axes.axhline(0.0, color="#8A8A8A", linewidth=1.0, zorder=2)
-    for kind, rows, places, _ in _places(table):
+    for kind, rows, positions, _ in _bar_positions(table):
         if kind != _TARGET:
             mean, error = _percent(rows, "difference", "difference_error_bar")
             options = style.canary_options(kind) | {"linestyle": "none", "capsize": 4.0}
-            axes.errorbar(places, mean, yerr=error, ecolor=_REPEATS["color"], **options)
+            axes.errorbar(positions, mean, yerr=error, ecolor=_REPEATS["color"], **options)
     tops = table["difference"].abs() + table["difference_error_bar"].fillna(0.0)
     limit = max(1.2 * 100 * tops.max(), 1.0)  # at least one point, so that noise looks small
     axes.set_ylim(-limit, limit)

@@ -12,7 +12,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.estimation.error_rates import count_errors
 from dpcanary.figures import style
-from dpcanary.figures.rows import not_told_apart
+from dpcanary.figures.rows import indistinct_audits
 
 MECHANISM = ("sample_rate", "noise_multiplier")
 Array = NDArray[np.float64]
@@ -100,9 +100,11 @@ def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> lis
     for attack in attacks:
         place = tuple(str(attack.row.get(key)) for key in panels)
         other = seen.setdefault((place, attack.series), attack)
-        configurations = {one.settings.get("configuration", one.audit) for one in (attack, other)}
+        configurations = {
+            series.settings.get("configuration", series.audit) for series in (attack, other)
+        }
         if len(configurations) > 1:
-            raise not_told_apart(other.audit, attack.audit, panels)
+            raise indistinct_audits(other.audit, attack.audit, panels)
     return sorted(seen.values(), key=lambda attack: style.catalogue_order(*attack.series))
 
 

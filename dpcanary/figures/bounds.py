@@ -97,15 +97,17 @@ def draw_bounds_figure(
     point = [*dict.fromkeys([*_POINT, *by_panel, axis])]
     table = _bounds_table(rows, point, lines, accounted, heuristic=heuristic)
     finite = {*table.loc[table["epsilon"] < float("inf"), "series"]}
-    accounted = {name: one for name, one in accounted.items() if f"accounted_{name}" in finite}
+    accounted = {
+        name: options for name, options in accounted.items() if f"accounted_{name}" in finite
+    }
     is_valid = bool(rows["is_valid"].any())
     drawn = table[table["series"] != (_IN_SAMPLE if is_valid else _AUDITED)]
-    places = panels_of(rows, by_panel, falling=not panels)
-    audited = [_beside_limits(place.of(drawn), place.of(rows), point) for place in places]
+    panel_places = panels_of(rows, by_panel, falling=not panels)
+    audited = [_beside_limits(place.of(drawn), place.of(rows), point) for place in panel_places]
     looks, hold = _looks(drawn, lines), _how_bounds_hold(rows, axis)
     with_shares = axis == "noise_multiplier" and bool(accounted)
     figure, blocks = make_frame(
-        titles=[place.title for place in places],
+        titles=[place.title for place in panel_places],
         panel_size=(4.2, 2.3 if with_shares else 3.1),
         legend=[
             [
@@ -133,9 +135,9 @@ def draw_bounds_figure(
         labels=(LABELS[axis], "" if with_shares else epsilon_label(rows)),
         sharey=True,
     )
-    for axes, place in zip(blocks[0], places, strict=True):
+    for axes, place in zip(blocks[0], panel_places, strict=True):
         of_panel = style.accounted_of_panel(accounted, place.of(rows)["adjacency"])
-        of_series = {f"accounted_{name}": one for name, one in of_panel.items()}
+        of_series = {f"accounted_{name}": options for name, options in of_panel.items()}
         if _HEURISTIC in finite:
             of_series[_HEURISTIC] = style.HEURISTIC
         _draw_accounted(axes, place.of(drawn), axis, of_series)
@@ -336,13 +338,16 @@ def _price_note(table: pd.DataFrame) -> str:
 def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: style.Styles) -> None:
     for series, options in accounted.items():
         curve = points[points["series"] == series]
-        places, epsilons = curve[axis].tolist(), curve["epsilon"].tolist()
-        if pd.isna(places).all():  # the curve does not depend on the axis
+        positions, epsilons = curve[axis].tolist(), curve["epsilon"].tolist()
+        if pd.isna(positions).all():  # the curve does not depend on the axis
             axes.axhline(epsilons[0], **options)
             continue
-        if len(places) == 1:  # a line through one point would be invisible
-            places, epsilons = [places[0] * (1 - _DASH), places[0] * (1 + _DASH)], epsilons * 2
-        axes.plot(places, epsilons, **options)
+        if len(positions) == 1:  # a line through one point would be invisible
+            positions, epsilons = (
+                [positions[0] * (1 - _DASH), positions[0] * (1 + _DASH)],
+                epsilons * 2,
+            )
+        axes.plot(positions, epsilons, **options)
 
 
 def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float]") -> None:

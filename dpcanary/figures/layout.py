@@ -70,9 +70,11 @@ def make_frame(
     columns = columns or ceil(num_panels / ceil(num_panels / _MOST_COLUMNS))
     rows = ceil(num_panels / columns)
     down, across = (1, len(headings)) if num_panels == 1 else (len(headings), 1)
-    wanted = across * columns * panel_size[0] + 0.6
-    width = min(max(_SMALLEST_WIDTH, wanted), _LARGEST_WIDTH)
-    artists = [[Line2D([], [], **e) if isinstance(e, dict) else e for e in one] for one in legend]
+    content_width = across * columns * panel_size[0] + 0.6
+    width = min(max(_SMALLEST_WIDTH, content_width), _LARGEST_WIDTH)
+    artists = [
+        [Line2D([], [], **e) if isinstance(e, dict) else e for e in entries] for entries in legend
+    ]
     legend_rows = [row for group in artists for row in _packed(group, width - 0.1)]
     lines = [line for note in notes for line in _wrapped(note, int(width * _NOTE_CHARACTERS))]
     footer = len(legend_rows) * _LEGEND_ROW + len(lines) * _NOTE_LINE + 2.5 * _GAP
@@ -178,14 +180,14 @@ def log_ticks(axes: Axes, *, axis: str) -> None:
 
 def value_ticks(axes: Axes, values: Iterable[float]) -> None:
     """Makes the x axis logarithmic, with a tick at each value and labels where there is room."""
-    places = {*map(float, values)}
-    low, high = min(places), max(places)
+    ticks = {*map(float, values)}
+    low, high = min(ticks), max(ticks)
     margin = max((high / low) ** 0.05, 1.15)
-    labelled = _labelled(places, needed=(high / low) ** _LABEL_ROOM)
+    labelled = _labelled(ticks, needed=(high / low) ** _LABEL_ROOM)
     axes.set_xscale("log")
     axes.set_xlim(low / margin, high * margin)
     axes.xaxis.set_major_locator(FixedLocator(sorted(labelled)))
-    axes.xaxis.set_minor_locator(FixedLocator(sorted(places - labelled)))
+    axes.xaxis.set_minor_locator(FixedLocator(sorted(ticks - labelled)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _shown(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -195,12 +197,12 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:.3g}"
 
 
-def _labelled(places: set[float], *, needed: float) -> set[float]:
+def _labelled(ticks: set[float], *, needed: float) -> set[float]:
     """Values to label, at least a factor `needed` apart: the ends, round numbers, then others."""
-    ends = {min(places), max(places)}
+    ends = {min(ticks), max(ticks)}
     rounds = {"1": 0, "5": 1, "2": 2}
     chosen = set(ends)
-    for place in sorted(places - ends, key=lambda value: (rounds.get(_digits(value), 3), value)):
+    for place in sorted(ticks - ends, key=lambda value: (rounds.get(_digits(value), 3), value)):
         if all(max(place / other, other / place) >= needed for other in chosen):
             chosen.add(place)
     return chosen
@@ -218,7 +220,7 @@ def draw_line(axes: Axes, curve: pd.DataFrame, axis: str, options: dict[str, Any
 
 
 def draw_band(
-    axes: Axes, places: Any, low: Any, high: Any, colour: str, *, opacity: float = 0.18
+    axes: Axes, positions: Any, low: Any, high: Any, colour: str, *, opacity: float = 0.18
 ) -> None:
     """Fills the region between two curves."""
-    axes.fill_between(places, low, high, color=colour, alpha=opacity, linewidth=0)
+    axes.fill_between(positions, low, high, color=colour, alpha=opacity, linewidth=0)

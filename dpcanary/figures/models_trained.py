@@ -23,7 +23,7 @@ from dpcanary.figures.rows import check_agree, has_shown_conversion, over_repeat
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
-# Of rules with one canary in each model, none of which looks as one with several.
+# The looks of rules with one canary in each model, none of which looks as one with several.
 _ALONE: tuple[dict[str, Any], ...] = (
     {"color": "#3A3A3A", "marker": "x"},
     {"color": "#E69F00", "marker": "^"},
@@ -48,12 +48,12 @@ def draw_models_trained(
     check_agree(rows, ("canary", "delta", "significance", "adjacency"))
     table = over_repeats(rows, [*panel, *_LINE, "num_runs"])
     looks = _looks(table)
-    places = panels_of(rows, panel, falling=True)
+    panel_places = panels_of(rows, panel, falling=True)
     accounted = style.accounted_styles(("substitute", "add_remove"), rows["adjacency"])
     if not (rows[[f"epsilon_upper_{name}" for name in accounted]] < float("inf")).any(axis=None):
         accounted = {}
     figure, [grid] = make_frame(
-        titles=[place.title for place in places],
+        titles=[place.title for place in panel_places],
         panel_size=(4.6, 3.4),
         legend=[
             [audited_heading(note), *looks.values()],
@@ -68,7 +68,7 @@ def draw_models_trained(
         labels=("models trained", epsilon_label(rows)),
         sharey=True,
     )
-    for axes, place in zip(grid, places, strict=True):
+    for axes, place in zip(grid, panel_places, strict=True):
         for name, options in accounted.items():
             axes.axhline(place.of(rows)[f"epsilon_upper_{name}"].max(), **options)
         points = place.of(table)

@@ -71,10 +71,10 @@ def shared_note(rows: pd.DataFrame, shown: Collection[str], *, needed: bool) -> 
         return ""
     hidden = [
         key
-        for key, one in SHOWN.items()
-        if one.common and key not in shown and trained[key].nunique() == 1
+        for key, setting in SHOWN.items()
+        if setting.common and key not in shown and trained[key].nunique() == 1
     ]
-    settings = {str(key): one for key, one in trained.iloc[0].items()} | known_batches(trained)
+    settings = {str(key): value for key, value in trained.iloc[0].items()} | known_batches(trained)
     words = settings_in_words(hidden, settings)
     return f"All audits: {words}" if words else ""
 
@@ -100,10 +100,10 @@ def distance_in_words(rows: pd.DataFrame) -> str:
     if rows["conversion"].iloc[0] != Conversion.GDP or not largest > 0:  # NaN if all are unknown
         return ""
     rounded = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(largest)))
-    known = ", where this is known" if distances.isna().any() else ""
+    condition = ", where this is known" if distances.isna().any() else ""
     return (
         "The accounted trade-off curves differ from Gaussian ones by at most"
-        f" {style.number(rounded)} in the false negative rate{known}."
+        f" {style.number(rounded)} in the false negative rate{condition}."
     )
 
 
@@ -121,10 +121,11 @@ def bounds_note(
     valid = rows[rows["is_valid"]]
     used = rows if valid.empty else valid
     confidence = ", NOT valid" if valid.empty else stated_confidence(rows, note, of=of)
-    one = f", {conversion_in_words(rows)}" if rows["conversion"].nunique() == 1 else ""
+    conversion = f", {conversion_in_words(rows)}" if rows["conversion"].nunique() == 1 else ""
+    rule = rule_in_words(str(used["threshold_rule"].iloc[0]))
     return (
-        f"Lower bounds: {rule_in_words(str(used['threshold_rule'].iloc[0]))}{one}{confidence}, R ="
-        f" {number_range(rows['num_runs'])} {'models' if is_trained(rows).any() else 'runs'}"
+        f"Lower bounds: {rule}{conversion}{confidence}, R = {number_range(rows['num_runs'])}"
+        f" {'models' if is_trained(rows).any() else 'runs'}"
         f"{slots_in_words(rows)}{means_in_words(rows, errors=errors)}"
     )
 

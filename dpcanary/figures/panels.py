@@ -60,7 +60,7 @@ class Panel:
 
 
 def panels_of(rows: pd.DataFrame, keys: Sequence[str], *, falling: bool = False) -> list[Panel]:
-    """The panels that some audits need, told apart by the columns `keys`.
+    """The panels that some audits need, one for each value of the columns `keys`.
 
     Numbers rise from panel to panel unless they are `falling`; sample rates always fall. Names
     stand in the order of the rows.

@@ -109,7 +109,7 @@ def check_audits(
         shown_by = of_bounds * [
             place for place, keys in (("panels", PANELS), ("lines", LINES)) if key in keys
         ]
-        leaders = [one for one in SHOWN[key].follows if one in varied]
+        leaders = [leader for leader in SHOWN[key].follows if leader in varied]
         of_key = rows if SHOWN[key].of == "all" else trained
         if SHOWN[key].of == "canary":
             of_key, leaders = rows.dropna(subset=key), ["canary"]
@@ -127,11 +127,11 @@ def _check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:
     for audit, configuration, seed in audits[["audit", "configuration", "seed"]].to_numpy():
         for other, of_other, seed_of_other in earlier:
             if configuration != of_other or seed == seed_of_other:
-                raise not_told_apart(other, audit, shown)
+                raise indistinct_audits(other, audit, shown)
         earlier.append((audit, configuration, seed))
 
 
-def not_told_apart(audit: str, other: str, shown: Sequence[str]) -> InputError:
+def indistinct_audits(audit: str, other: str, shown: Sequence[str]) -> InputError:
     """The error of two audits with the same canary, score and shown settings."""
     *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in shown))
     return InputError(
@@ -145,7 +145,10 @@ def _check_alike(rows: pd.DataFrame, column: str, shown_by: Sequence[str] = ()) 
     if len(first) > 1:
         [audit, other], [value, of_other] = (
             first["audit"].tolist()[:2],
-            [f"{one:g}" if isinstance(one, float) else one for one in first[column].tolist()[:2]],
+            [
+                f"{value:g}" if isinstance(value, float) else value
+                for value in first[column].tolist()[:2]
+            ],
         )
         instead = f"name it in {' or '.join(shown_by)}, or " if shown_by else ""
         raise InputError(

@@ -114,5 +114,7 @@ def _fixed_note(table: pd.DataFrame) -> str:
     """The quantities of the panels that vary another one."""
     *settings, _ = _AXES
     others = {key: table.loc[table["axis"] != key, key] for key in settings}
-    values = [f"{_AXES[key]}: {number_range(one)}" for key, one in others.items() if len(one)]
+    values = [
+        f"{_AXES[key]}: {number_range(numbers)}" for key, numbers in others.items() if len(numbers)
+    ]
     return f"Where it is not on the axis, {'; '.join(values)}"

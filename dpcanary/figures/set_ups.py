@@ -56,14 +56,14 @@ def _set_ups(rows: pd.DataFrame, panels: Sequence[str]) -> list[_SetUp]:
     ]
     several = len(rows[["canary", "score"]].drop_duplicates()) > 1
     set_ups: list[_SetUp] = []
-    taken: dict[object, str] = {}
+    audit_of_place: dict[object, str] = {}
     for _, group in rows.groupby("configuration", sort=False):
         first = {str(key): value for key, value in group.iloc[0].items()}
         words = settings_in_words(differ, first | known_batches(group))
         name = style.canary_name(first["canary"], first["score"] if several else None)
         label = f"{name}, {words}" if several and words else words or name
         place = (label, *(str(first[key]) for key in panels))
-        other = taken.setdefault(place, first["audit"])
+        other = audit_of_place.setdefault(place, first["audit"])
         audits = group.drop_duplicates("audit")
         again = audits.loc[audits["seed"].duplicated(), "audit"]
         if other != first["audit"] or len(again):
@@ -94,13 +94,13 @@ def draw_gradient_norm(
     if rows.empty or len(rows) < len(norms):
         raise InputError("the summary lacks an audit of the figure: delete it and run again")
     set_ups = _set_ups(rows, panels)
-    looks = style.ranked(one.label for one in set_ups)
-    table = pd.concat([_norms_table(one, norms) for one in set_ups], ignore_index=True)
-    places = panels_of(rows, panels)
-    limits = dict.fromkeys(f"{one.rows['max_grad_norm'].iloc[0]:g}" for one in set_ups)
+    looks = style.ranked(set_up.label for set_up in set_ups)
+    table = pd.concat([_norms_table(set_up, norms) for set_up in set_ups], ignore_index=True)
+    panel_places = panels_of(rows, panels)
+    limits = dict.fromkeys(f"{set_up.rows['max_grad_norm'].iloc[0]:g}" for set_up in set_ups)
     figure, [grid] = make_frame(
-        titles=[place.title for place in places],
-        panel_size=(5.2, 3.4) if len(places) == 1 else (4.2, 3.1),
+        titles=[place.title for place in panel_places],
+        panel_size=(5.2, 3.4) if len(panel_places) == 1 else (4.2, 3.1),
         legend=[
             ["mean over models:", *looks.values()],
             [_CLIPPED | {"label": f"clipping norm C = {' / '.join(limits)}"}],
@@ -115,7 +115,7 @@ def draw_gradient_norm(
         labels=("training step", "norm of the canary's gradient"),
         sharey=True,
     )
-    for axes, place in zip(grid, places, strict=True):
+    for axes, place in zip(grid, panel_places, strict=True):
         inside = {*place.of(rows)["audit"]}
         for label, points in table[table["audit"].isin(inside)].groupby("label", sort=False):
             steps, mean, spread = points["step"], points["mean"], 2 * points["standard_deviation"]
@@ -167,14 +167,14 @@ def draw_privacy_profile(
     if missing := sorted({*rows["audit"]} - {*profiles}):
         raise InputError(f"audit {missing[0]} has no accounted profile: delete it and run again")
     set_ups = _set_ups(rows, panels)
-    looks = style.ranked(one.label for one in set_ups)
-    table = pd.concat([_profile_table(one, profiles) for one in set_ups], ignore_index=True)
-    places = panels_of(rows, panels)
+    looks = style.ranked(set_up.label for set_up in set_ups)
+    table = pd.concat([_profile_table(set_up, profiles) for set_up in set_ups], ignore_index=True)
+    panel_places = panels_of(rows, panels)
     delta = float(rows["delta"].iloc[0])
     adjacencies = " or ".join(ADJACENCIES[name] for name in rows["adjacency"].unique())
     figure, [grid] = make_frame(
-        titles=[place.title for place in places],
-        panel_size=(5.2, 3.6) if len(places) == 1 else (4.2, 3.4),
+        titles=[place.title for place in panel_places],
+        panel_size=(5.2, 3.6) if len(panel_places) == 1 else (4.2, 3.4),
         legend=[
             [
                 "audited (lower bound), Gaussian:",
@@ -194,7 +194,7 @@ def draw_privacy_profile(
         labels=("ε", "δ(ε)"),
         sharey=True,
     )
-    for axes, place in zip(grid, places, strict=True):
+    for axes, place in zip(grid, panel_places, strict=True):
         axes.axhline(delta, **_DELTA)
         inside = table["audit"].isin(place.of(rows)["audit"])
         _draw_profiles(axes, table[inside], looks)
@@ -225,7 +225,7 @@ def _profile_table(set_up: _SetUp, profiles: Mapping[str, Mapping[str, Profile]]
 
 def _draw_profiles(axes: Axes, table: pd.DataFrame, looks: Mapping[str, dict[str, Any]]) -> None:
     accounted = [curve for _, curve in table[table["series"] == "accounted"].groupby("audit")]
-    profiles = [Profile(*one[["delta", "epsilon"]].to_numpy().T) for one in accounted]
+    profiles = [Profile(*points[["delta", "epsilon"]].to_numpy().T) for points in accounted]
     shared = all(profile.is_like(profiles[0]) for profile in profiles)
     for label, curve in table.groupby("label", sort=False):
         upper, lower = (curve[curve["series"] == name] for name in ("accounted", "audited"))

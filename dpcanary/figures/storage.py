@@ -43,7 +43,9 @@ def _summary(files: Files) -> pd.DataFrame:
 def _accuracies(files: Files) -> "Accuracies":
     """Test accuracies after the last step, by audit."""
     scores = [read_scores(path) for path in files["scores"]]
-    return {one.audit: one.test_accuracy.astype(np.float64) for one in scores}
+    return {
+        audit_scores.audit: audit_scores.test_accuracy.astype(np.float64) for audit_scores in scores
+    }
 
 
 def _attacks(files: Files) -> list[Attack]:
@@ -64,7 +66,8 @@ def _attacks(files: Files) -> list[Attack]:
         raise InputError(f"the summary has no audit {missing[0]}: delete it and run again")
     shown = _shown_bounds(summary, files["ceilings"][0]) if files["ceilings"] else {}
     return [
-        replace(one, settings=settings[one.audit], shown=shown.get(one.audit)) for one in attacks
+        replace(attack, settings=settings[attack.audit], shown=shown.get(attack.audit))
+        for attack in attacks
     ]
 
 

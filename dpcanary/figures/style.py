@@ -20,8 +20,8 @@ PALETTE = ("#A6D854", "#FB8072", "#800000", "#F0E442", "#D4B9DA", "#7FC97F")
 # Marker tuples are (points, 1, angle) for stars and (corners, 0, angle) for polygons.
 MARKERS: tuple[Any, ...] = ("d", (4, 1, 0), "8", (6, 1, 0), (3, 1, 0), (4, 1, 45))
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
-# Of the variants of a canary: dashes, and how far the colour of the last one goes to white or,
-# where the canary's own is light, to black.
+# Variants of a canary have other dashes, and the last one's colour goes so far to white or, where
+# the canary's own is light, to black.
 _DASHES = ("-", "--", ":", "-.")
 _MOST_MIXED = 0.55
 # No canary has these colours: in a histogram, they stand for the worlds.
@@ -57,12 +57,12 @@ ACCOUNTED: Styles = {
         "label": "group privacy", "color": "#7A7A7A", "linestyle": ":", "zorder": 2.5,
     },
 }  # fmt: skip
-# The same for what the last model would reveal under linear losses.
+# Keyword arguments for the curve of what the last model would reveal under linear losses.
 HEURISTIC: dict[str, Any] = {
     "label": "heuristic for the last model, linear losses", "color": "#B2182B", "linestyle": "-.",
     "zorder": 2.4,
 }  # fmt: skip
-# The same for what is exactly known of the final model.
+# Keyword arguments for the curves of what is exactly known of the final model.
 EXACT: Styles = {
     "hidden_state": {
         "label": "exact, final model only (no assumption)", "color": "#B2182B", "linestyle": "-.",
@@ -135,7 +135,10 @@ def variant_options(
         return options
     mixture = _mixed(options["color"], _MOST_MIXED * rank / (number - 1))
     hollow = options["markerfacecolor"] == "white"
-    markers = [options["marker"], *(one for one in _RANK_MARKERS if one != options["marker"])]
+    markers = [
+        options["marker"],
+        *(marker for marker in _RANK_MARKERS if marker != options["marker"]),
+    ]
     return options | {
         "color": mixture,
         "markerfacecolor": "white" if hollow else mixture,
@@ -150,13 +153,13 @@ def _mixed(colour: str, part: float) -> str:
 
     red, green, blue = to_rgb(colour)
     other = 0.0 if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else 1.0
-    mixed = [(1 - part) * one + part * other for one in (red, green, blue)]
+    mixed = [(1 - part) * part_of_colour + part * other for part_of_colour in (red, green, blue)]
     return to_hex((mixed[0], mixed[1], mixed[2]))
 
 
 def catalogue_order(canary: str, score: str | None) -> tuple[int, int]:
     """The place of an adversary and its score in figures."""
-    scores = [known.name for known in adversary(canary).scores]
+    scores = [score.name for score in adversary(canary).scores]
     return adversary_names().index(canary), scores.index(score) if score else 0
 
 
@@ -178,7 +181,7 @@ def ranked(values: Iterable[Any], label: Callable[[Any], str] = str) -> dict[Any
     from matplotlib.colors import to_hex
 
     lines = [*dict.fromkeys(values)]
-    places = np.linspace(0.1, 0.9, len(lines)) if len(lines) > 1 else [0.9]
+    shades = np.linspace(0.1, 0.9, len(lines)) if len(lines) > 1 else [0.9]
     return {
         value: {
             "color": to_hex(colormaps["viridis_r"](place)),
@@ -186,7 +189,7 @@ def ranked(values: Iterable[Any], label: Callable[[Any], str] = str) -> dict[Any
             "zorder": 3,
             "label": label(value),
         }
-        for rank, (value, place) in enumerate(zip(lines, places, strict=True))
+        for rank, (value, place) in enumerate(zip(lines, shades, strict=True))
     }
 
 
@@ -206,7 +209,7 @@ def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
     """The curves of a panel. Audits of membership have one: that of their own adjacency."""
     if Adjacency.SUBSTITUTE in {*audited}:
         return styles
-    return {name: one for name, one in styles.items() if name == "add_remove"}
+    return {name: options for name, options in styles.items() if name == "add_remove"}
 
 
 def accounted_legend(heading: str, styles: Styles, audited: Iterable[str]) -> list[Any]:

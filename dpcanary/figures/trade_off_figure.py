@@ -59,16 +59,16 @@ def draw_trade_off(
     if is_marked(note):  # a curve of a bound that does not hold would look like one that does
         attacks = [replace(attack, shown=None) for attack in attacks]
     rows = pd.DataFrame([attack.row for attack in attacks])
-    places = panels_of(rows, panels or MECHANISM, falling=not panels)
-    groups = [[attacks[index] for index in place.of(rows).index] for place in places]
+    panel_places = panels_of(rows, panels or MECHANISM, falling=not panels)
+    groups = [[attacks[index] for index in place.of(rows).index] for place in panel_places]
     accounted = style.accounted_styles(_ADJACENCIES, rows["adjacency"])
     of_panels = [
         style.accounted_of_panel(accounted, rows.loc[place.of(rows).index, "adjacency"])
-        for place in places
+        for place in panel_places
     ]
     stated = dict.fromkeys(attack.shown.stated for attack in attacks if attack.shown)
     figure, [grid] = make_frame(
-        titles=[place.title for place in places],
+        titles=[place.title for place in panel_places],
         panel_size=(4.2, 3.9),
         legend=_legend(attacks, accounted, groups),
         notes=[
@@ -85,7 +85,7 @@ def draw_trade_off(
         labels=("false positive rate", "false negative rate"),
     )
     tables = []
-    for axes, place, group, styles in zip(grid, places, groups, of_panels, strict=True):
+    for axes, place, group, styles in zip(grid, panel_places, groups, of_panels, strict=True):
         table = _panel_table(group, [*styles])
         _draw_panel(axes, group, table, styles)
         for number, (key, value) in enumerate(place.settings.items()):
@@ -104,7 +104,7 @@ def _legend(
         label="fewer errors than the add/remove epsilon would allow if it covered substitutions",
     )
     return [
-        ["measured:", *(style.canary_options(*one) for one in series)],
+        ["measured:", *(style.canary_options(*canary) for canary in series)],
         style.accounted_legend(
             "fewest errors that the accountant allows",
             accounted,
@@ -118,20 +118,23 @@ def _legend(
 
 def _shown_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
     """Groups of the legend; values that differ between panels stand in the panels' order."""
-    shown_attacks = [(one, one.shown) for panel in panels for one in panel if one.shown]
+    shown_attacks = [(attack, attack.shown) for panel in panels for attack in panel if attack.shown]
     if not shown_attacks:
         return []
     by_panel = " (by panel)" if len(panels) > 1 else ""
     entries: list[Entry] = [f"shown under the Gaussian assumption{by_panel}:"]
     series = dict.fromkeys(attack.series for attack, _ in shown_attacks)
-    for one in series:
+    for canary in series:
         mus = _listed(
-            [rounded_down(shown.mu) for attack, shown in shown_attacks if attack.series == one]
+            [rounded_down(shown.mu) for attack, shown in shown_attacks if attack.series == canary]
         )
-        name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
-        entries.append(_gaussian(*one) | {"label": f"{name}Gaussian, audited μ = {mus}"})
+        name = f"{style.canary_name(*canary)}: " if len(series) > 1 else ""
+        entries.append(_gaussian(*canary) | {"label": f"{name}Gaussian, audited μ = {mus}"})
     sizes = _listed(
-        [f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in shown_attacks]
+        [
+            f"{len(attack.world0_scores) + len(attack.world1_scores):,}"
+            for attack, _ in shown_attacks
+        ]
     )
     epsilons = _listed([rounded_up(shown.ceiling) for _, shown in shown_attacks])
     label = f"direct: at most ε = {epsilons} with {sizes} scores"
@@ -182,13 +185,13 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
 
 
 def _shown_curves(panel: Sequence[Attack], rates: Array) -> list[_Curve]:
-    known = [(attack, attack.shown) for attack in panel if attack.shown]
+    with_shown = [(attack, attack.shown) for attack in panel if attack.shown]
     curves: list[_Curve] = [
         ("gaussian", attack.canary, attack.audit, rates, ndtr(-ndtri(rates) - shown.mu))
-        for attack, shown in known
+        for attack, shown in with_shown
     ]
-    if known:
-        highest = max((shown for _, shown in known), key=lambda shown: shown.ceiling)
+    if with_shown:
+        highest = max((shown for _, shown in with_shown), key=lambda shown: shown.ceiling)
         point = Profile(np.array([highest.delta]), np.array([highest.ceiling]))
         fnr = accounted_false_negative_rate(point, rates)
         curves.append(("direct_ceiling", None, None, rates, fnr))

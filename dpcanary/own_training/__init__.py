@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpcanary.watching.opacus import WatchedOptimizer as WatchedOptimizer
     from dpcanary.watching.opacus import watch as watch
     from dpcanary.watching.recorder import Recorder as Recorder
-    from dpcanary.watching.recorder import StepTold as StepTold
+    from dpcanary.watching.recorder import StepSettings as StepSettings
     from dpcanary.watching.recorder import read_watched as read_watched
     from dpcanary.watching.watched_training import WatchedTraining as WatchedTraining
 

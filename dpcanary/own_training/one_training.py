@@ -176,7 +176,7 @@ class Journal:
             write_text(self._path, sealed(header) + "\n")
             return
         try:
-            known, *entries = [unsealed(dict(json.loads(line)), self._path) for line in whole]
+            kept_header, *entries = [unsealed(dict(json.loads(line)), self._path) for line in whole]
             runs = [_run_of(entry) for entry in entries if "look" not in entry]
             self.looks = sorted(int(entry["look"]) for entry in entries if "look" in entry)
         except InputError:
@@ -186,7 +186,7 @@ class Journal:
                 f"{self._path} is no journal of runs; delete it, or name another"
             ) from None
         self.runs = {run.run: run for run in runs}
-        if known != header:
+        if kept_header != header:
             raise InputError(
                 f"{self._path} holds runs of another seed, or of another version of the training;"
                 " give another folder, or delete it to train all models again"

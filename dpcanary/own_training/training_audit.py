@@ -113,8 +113,8 @@ class _Watched:
         *,
         most_runs: int,
     ) -> None:
-        given = {name: value for name, value in options.items() if name != "threshold_rule"}
-        self._bound = AnytimeBound(**given)
+        bound_options = {name: value for name, value in options.items() if name != "threshold_rule"}
+        self._bound = AnytimeBound(**bound_options)
         self._stop_when, self._bar, self._most_runs = stop_when, bar, most_runs
 
     @property
@@ -327,10 +327,10 @@ def _accounted(runs: Sequence[OwnRun]) -> tuple[float, float, int] | None:
         )
     mechanisms = {run.mechanism for run in runs}
     if len(mechanisms) > 1:
-        one, two = sorted(mechanisms, key=str)[:2]
+        first, second = sorted(mechanisms, key=str)[:2]
         raise InputError(
-            f"the trainings were not accounted alike: {one} and {two} (noise multiplier, sample"
-            " rate, steps); all runs of an audit must be of one mechanism"
+            f"the trainings were not accounted alike: {first} and {second} (noise multiplier,"
+            " sample rate, steps); all runs of an audit must be of one mechanism"
         )
     [(noise_multiplier, sample_rate, num_steps)] = mechanisms
     if noise_multiplier is None or sample_rate is None or num_steps is None:

@@ -280,12 +280,12 @@ class OwnAudit:
                 " claim itself is not tested, which needs one noise multiplier"
             )
         else:
-            found = (
+            contradiction = (
                 "the training leaks more than was accounted: look for a bug"
                 if claim.p_value < self.estimate.significance
                 else "nothing speaks against what was accounted"
             )
-            verdict = f"p = {claim.p_value:.2g}: {found}"
+            verdict = f"p = {claim.p_value:.2g}: {contradiction}"
         epsilons = (
             f"epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
             f" {rounded_up(accounted.add_remove)} under add/remove"

@@ -163,7 +163,7 @@ def _headline(
 def _chosen(
     experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, row: "pd.Series[Any]"
 ) -> str:
-    """Of how many results the first page shows one, and how it was chosen; empty if of one."""
+    """How the first page's result was chosen, and of how many; empty if there is one."""
     if len(table) == 1:
         return ""
     is_valid = table["proof"] != Proof.NOT_VALID
@@ -331,7 +331,7 @@ def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
             check_origin(path, headers[-1].get("origin"), origin)
     if headers:
         seconds = sum(header.get("seconds", 0.0) for header in headers)
-        software = {f"{k} {v}" for one in headers for k, v in one.get("software", {}).items()}
+        software = {f"{k} {v}" for header in headers for k, v in header.get("software", {}).items()}
         devices = {str(header.get("device", "cpu")) for header in headers}
         yield "training", f"{seconds:,.0f} seconds in {len(headers):,} of {len(shards):,} jobs"
         yield "devices", ", ".join(sorted(devices))
@@ -429,7 +429,7 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
     )
     notes = invalid["assumption"].str.removeprefix(LOOKED_BEFORE)
     for looks, rows in invalid.groupby(notes.str.partition(")")[0].str.strip(), sort=False):
-        names = [f"{one['audit']} (rule {one['rule']})" for one in rows.to_dict("records")]
+        names = [f"{row['audit']} (rule {row['rule']})" for row in rows.to_dict("records")]
         which = "THEY" if len(rows) == len(table) else f"Those of {', '.join(names)}"
         looked_at = "each audit" if len(rows) > 1 else "the audit"
         yield (

@@ -119,7 +119,9 @@ class Headline:
             label = f"Shown with a real record{_mean(self.real.bounds)}"
             number = f"≥ {rounded_down(self.real.shown)}"
             entries.append(("real", self.real.shown, number, label, note))
-        ranked = sorted((one for one in entries if not isnan(one[1])), key=lambda one: one[1])
+        ranked = sorted(
+            (entry for entry in entries if not isnan(entry[1])), key=lambda entry: entry[1]
+        )
         largest = max((value for _, value, *_ in ranked if isfinite(value)), default=0.0)
         return [
             Bar(kind, text, _share(value, largest), label, note)
@@ -371,10 +373,10 @@ class Methods:
         text = " ".join(sentence for sentence in sentences if sentence)
         self.paragraphs.append(re.sub(r"\{(\w+)\}", self._citation, text))
 
-    def _citation(self, found: re.Match[str]) -> str:
-        key = found[1]
+    def _citation(self, match: re.Match[str]) -> str:
+        key = match[1]
         if key not in _REFERENCES:
-            return found[0]
+            return match[0]
         if key not in self._cited:
             self._cited.append(key)
         return f"[{self._cited.index(key) + 1}]"
@@ -425,8 +427,11 @@ def bound_sentences(
     }
     entry = RANK_RULES.__getitem__ if of_ranks else threshold_rule_named
     of_rules = {rule: entry(rule).sentence for rule in rules}
-    sentences = [f"Threshold rule {one}: {text}." for one, text in of_rules.items() if text]
-    silent = [one for one, text in of_rules.items() if not text]
+    sentences = [f"Threshold rule {rule}: {text}." for rule, text in of_rules.items() if text]
+    silent = [rule for rule, text in of_rules.items() if not text]
     if silent:
         sentences.append(f"Threshold rule {' and '.join(silent)}: describe it here.")
-    return [*sentences, *(f"Conversion {one}: {of_conversions[one]}." for one in conversions)]
+    return [
+        *sentences,
+        *(f"Conversion {conversion}: {of_conversions[conversion]}." for conversion in conversions),
+    ]

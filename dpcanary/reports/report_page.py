@@ -86,8 +86,10 @@ def drawn(
 
 def html_of(report: Report, *, author: str = "") -> str:
     """The page: one file without links to others, made now by the author."""
-    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return rendered("dpcanary.reports", "page.html.j2", report=report, author=author, made=made)
+    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return rendered(
+        "dpcanary.reports", "page.html.j2", report=report, author=author, written_at=written_at
+    )
 
 
 def rendered(package: str, template: str, **values: object) -> str:

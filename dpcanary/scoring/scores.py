@@ -100,7 +100,7 @@ def transcript(observed: Array, context: ScoringContext) -> Array:
         absent, present = np.log1p(-rate), np.log(rate)
 
     def log_density(sign: int) -> Array:
-        """Of a step in the world that adds sign x C, beside that of noise alone."""
+        """The log density of a step in the world that adds sign x C, beside that of noise alone."""
         tilted = (sign * observed - 0.5) / sigma**2
         return np.asarray(np.logaddexp(absent, present + tilted))
 
@@ -135,7 +135,7 @@ def label_losses(observed: Array, context: ScoringContext) -> Array:
     """
     logits = observed[..., 1, :]
     labels = [np.full(logits.shape[-2], label) for label in range(context.num_candidates or 0)]
-    losses = [_losses(logits, one, context.loss) for one in labels]
+    losses = [_losses(logits, label, context.loss) for label in labels]
     return -np.stack(losses, axis=-1)
 
 
@@ -227,6 +227,6 @@ def _losses(logits: Array, labels: Labels, loss: Loss | None) -> Array:
     if loss is Loss.CROSS_ENTROPY:
         chosen = logits[..., np.arange(len(labels)), labels]
         return np.asarray(logsumexp(logits, axis=-1) - chosen)
-    wanted = labels[:, None] if outputs == 1 else np.eye(outputs)[labels]
+    targets = labels[:, None] if outputs == 1 else np.eye(outputs)[labels]
     # log(1 + e^x) - y x, for each output x and its target y.
-    return np.asarray((np.logaddexp(0.0, logits) - wanted * logits).mean(axis=-1))
+    return np.asarray((np.logaddexp(0.0, logits) - targets * logits).mean(axis=-1))

@@ -62,7 +62,7 @@ class WorldScores:
 
     @property
     def swapped(self) -> "WorldScores":
-        """The same where lower scores stand for world 0."""
+        """These scores where lower ones stand for world 0."""
         return replace(self, world0=-self.world0, world1=-self.world1)
 
 
@@ -127,8 +127,8 @@ def read_world_scores(
         world = next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
     for name, option in ((score, "--score-column"), (world, "--world-column")):
         if name not in columns:
-            known = suggestion(name, columns)
-            raise InputError(f"{path} has no {name!r}; {known} (option {option})")
+            advice = suggestion(name, columns)
+            raise InputError(f"{path} has no {name!r}; {advice} (option {option})")
     scores = _scores(path, score, columns[score])
     if len(columns[world]) != len(scores):
         raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")
@@ -158,8 +158,8 @@ def columns_of_file(path: Path) -> Columns:
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file of scores in it")
     if path.suffix not in _READ:
-        known = ", ".join(_READ)
-        raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
+        suffixes = ", ".join(_READ)
+        raise InputError(f"{path}: scores are read from {suffixes} files, not from {path.suffix!r}")
     if not path.is_file():
         raise InputError(f"{path} does not exist")
     try:
@@ -201,9 +201,9 @@ def _read_json(path: Path) -> Columns:
     """A list of objects, one for each score; or an object of lists."""
     with reading(path, what="is not JSON", remedy="give lists of numbers by name"):
         content = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(content, list) and content and all(isinstance(one, dict) for one in content):
+    if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
         return _of_table(path, pd.DataFrame(content))
-    if isinstance(content, dict) and all(isinstance(one, list) for one in content.values()):
+    if isinstance(content, dict) and all(isinstance(values, list) for values in content.values()):
         return {name: np.asarray(values) for name, values in content.items()}
     raise InputError(
         f"{path} must hold an object with lists of scores, as"

@@ -125,11 +125,11 @@ class Secrets:
         Raises:
             InputError: if the law does not have a value, or as in `draw`.
         """
-        given = [str(value) for value in values]
-        if isinstance(law, Law) and (strange := [one for one in given if not law.has(one)]):
+        texts = [str(value) for value in values]
+        if isinstance(law, Law) and (strange := [text for text in texts if not law.has(text)]):
             raise InputError(f"the value {strange[0]!r} cannot have been drawn by this law")
         key = _checked_seed(seed)
-        return cls._with_candidates(given, law, template, names, num_candidates, key, "given")
+        return cls._with_candidates(texts, law, template, names, num_candidates, key, "given")
 
     @classmethod
     def _with_candidates(
@@ -157,8 +157,8 @@ class Secrets:
                 for index in range(len(values))
             )
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        known = law if isinstance(law, Law) else None
-        return cls(tuple(values), count, known, alternatives, template, named, seed, origin, time)
+        own_law = law if isinstance(law, Law) else None
+        return cls(tuple(values), count, own_law, alternatives, template, named, seed, origin, time)
 
     @property
     def digest(self) -> str:
@@ -309,7 +309,7 @@ class Secrets:
             others = self.law.alternatives(value, self.num_candidates - 1, stream)
         # Sorted: no score can tell from the order which one is true.
         values = tuple(sorted([value, *others]))
-        return Candidates(index, values, tuple(self.filled(index, one) for one in values))
+        return Candidates(index, values, tuple(self.filled(index, value) for value in values))
 
     def rank(self, score: Score) -> Ranking:
         """Ranks the candidates of every secret by a score: the higher, the likelier.

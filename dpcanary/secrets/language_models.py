@@ -206,7 +206,7 @@ def _shared(first: Sequence[int], last: Sequence[int]) -> int:
     """The number of first tokens that two texts share."""
     pairs = zip(first, last, strict=False)
     least = min(len(first), len(last))
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), least)
+    return next((index for index, (token, other) in enumerate(pairs) if token != other), least)
 
 
 def _tokens(tokenizer: Any, texts: Sequence[str]) -> list[Tokens]:

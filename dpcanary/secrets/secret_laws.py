@@ -35,17 +35,23 @@ class Law:
 
     def __post_init__(self) -> None:
         checked_count("length", self.length)
-        if not all(isinstance(one, str) and one for one in self.symbols):
+        if not all(isinstance(symbol, str) and symbol for symbol in self.symbols):
             raise InputError("symbols must be texts that are not empty")
         if len(self.symbols) < 2 or len({*self.symbols}) < len(self.symbols):
             raise InputError("a law needs at least two symbols, all of them different")
         # Otherwise two sequences may read alike, and their value would be likelier than others.
-        if self.length > 1 and not self.separator and len({len(one) for one in self.symbols}) > 1:
+        if (
+            self.length > 1
+            and not self.separator
+            and len({len(symbol) for symbol in self.symbols}) > 1
+        ):
             raise InputError("symbols of several lengths need a separator")
         if self.length > 1 and self.separator and self.separator in "\0".join(self.symbols):
             raise InputError(f"a symbol contains the separator {self.separator!r}")
         # With "aa" between them, "ba" and "b" read as "b" and "ab" do.
-        unclear = [one for one in self.symbols if self._first_separator(one) != len(one)]
+        unclear = [
+            symbol for symbol in self.symbols if self._first_separator(symbol) != len(symbol)
+        ]
         if self.length > 1 and self.separator and unclear:
             raise InputError(
                 f"the separator {self.separator!r} begins within symbol {unclear[0]!r}: choose one"
@@ -99,7 +105,11 @@ class Law:
                 others.add(self.draw(generator))
                 others.discard(value)
             return others
-        every = [one for one in map(self.value, range(self.size)) if one != value]
+        every = [
+            value_of_law
+            for value_of_law in map(self.value, range(self.size))
+            if value_of_law != value
+        ]
         if count == len(every):
             return {*every}
         return {every[index] for index in generator.permutation(len(every))[:count].tolist()}

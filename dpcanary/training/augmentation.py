@@ -67,9 +67,9 @@ def augmented(images: Tensor, words: Tensor) -> Tensor:
     down, across = words & 0x7FFF, words >> 16 & 0x7FFF
     columns = torch.arange(width, device=images.device)
     is_mirrored = (words >> 31).bool().unsqueeze(2)
-    places = torch.where(is_mirrored, columns.flip(0), columns)  # (n, multiplicity, width)
-    places = places + (across * _SHIFTS >> 15).unsqueeze(2)
+    source_columns = torch.where(is_mirrored, columns.flip(0), columns)  # (n, multiplicity, width)
+    source_columns = source_columns + (across * _SHIFTS >> 15).unsqueeze(2)
     lines = torch.arange(height, device=images.device) + (down * _SHIFTS >> 15).unsqueeze(2)
     image = torch.arange(len(images), device=images.device)[:, None, None, None]
-    taken = padded[image, lines.unsqueeze(3), places.unsqueeze(2)]
-    return taken.permute(1, 0, 4, 2, 3)
+    pixels = padded[image, lines.unsqueeze(3), source_columns.unsqueeze(2)]
+    return pixels.permute(1, 0, 4, 2, 3)

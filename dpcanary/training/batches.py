@@ -24,7 +24,7 @@ _ROOM = 10
 
 
 class KnownBatches:
-    """Pieces of a random order of the records, which is drawn anew for every epoch.
+    """Pieces of a random order of the records, drawn once for each epoch.
 
     What is left at the end of an epoch is not used in it.
     """
@@ -189,7 +189,7 @@ class _PoissonRows(Batches):
         return torch.from_numpy(rows[:, : max(largest, 1)]), torch.from_numpy(inserted)
 
     def _on_device(self, step: int) -> tuple[Tensor, Tensor]:
-        """The same lists from a mask, without waiting for the device."""
+        """The lists of a step, from a mask, without waiting for the device."""
         mask, null = self._sampled(step), self.table.null
         # A stable sort brings the sampled records to the front, in order.
         order = torch.argsort(mask, dim=1, descending=True, stable=True)[:, : self._capacity]
@@ -209,7 +209,7 @@ class _FixedBatches(Batches):
         assert self.dpsgd.canary_period is not None
         self._size, self._period = self.dpsgd.batch_size, self.dpsgd.canary_period
         others = np.delete(np.arange(self.table.num_private), self.slots.targets)
-        self._known = KnownBatches(others, batch_size=self._size, seed=self.seed)
+        self._known_batches = KnownBatches(others, batch_size=self._size, seed=self.seed)
         # Weights are made once: they depend on whether the slots take part, not on the step.
         self._ordinary = torch.ones(1, self._size, device=self.runs.device)
         self._ordinary = self._ordinary.expand(len(self.runs), -1)
@@ -221,7 +221,7 @@ class _FixedBatches(Batches):
             self._with_slots = torch.cat([self._ordinary, keeps, self._takes_canary], dim=1)
 
     def at(self, step: int) -> tuple[Batch, Tensor]:
-        rows = torch.from_numpy(self._known.at(step)).to(self.runs.device)
+        rows = torch.from_numpy(self._known_batches.at(step)).to(self.runs.device)
         if (step + 1) % self._period:
             return Batch(rows, self._ordinary), torch.zeros_like(self._inserted)
         return Batch(torch.cat([rows, self._slot_rows]), self._with_slots), self._inserted

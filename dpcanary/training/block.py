@@ -135,8 +135,8 @@ class Block:
         if self._views is not None:
             batch = replace(batch, views=self._views.at(self.step, batch.rows))
         if self._plan.path.draws_masks:
-            known = {"seed": self._plan.seed, "step": self.step}
-            seeds = dropout_seeds(**known, runs=np.asarray(self._runs, np.int64))
+            of_step = {"seed": self._plan.seed, "step": self.step}
+            seeds = dropout_seeds(**of_step, runs=np.asarray(self._runs, np.int64))
             batch = replace(batch, seeds=seeds)
         self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
         if self._gradients is not None:

@@ -60,12 +60,12 @@ class DPSGD:
     def __post_init__(self) -> None:
         for name, choice in _CHOICES.items():
             object.__setattr__(self, name, choice(getattr(self, name)))
-        given = (
+        steps_in_order = (
             self.record_steps if isinstance(self.record_steps, Iterable) else [self.record_steps]
         )
-        object.__setattr__(self, "record_steps", tuple(given))
+        object.__setattr__(self, "record_steps", tuple(steps_in_order))
         steps = (0, *(checked_count("record_steps", step) for step in self.record_steps))
-        if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):
+        if len(steps) == 1 or any(step >= following for step, following in pairwise(steps)):
             raise InputError(f"record_steps must ascend from 1; they are {self.record_steps}")
         checked_real("noise_multiplier", self.noise_multiplier, zero_included=True)
         if self.max_grad_norm != float("inf"):
@@ -96,7 +96,7 @@ class DPSGD:
     @property
     def steps_between(self) -> tuple[int, ...]:
         """Steps up to the first recorded one, and from each recorded one to the next."""
-        return tuple(two - one for one, two in pairwise((0, *self.record_steps)))
+        return tuple(following - step for step, following in pairwise((0, *self.record_steps)))
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of a step, 0 for the first; a finite number of at least 0."""

@@ -94,7 +94,7 @@ def train_ensemble(
     worlds = WorldAssignment(worlds)
     if worlds is WorldAssignment.ALTERNATE and np.ptp(parity(np.array(indices))) == 0:
         raise InputError(
-            f"all runs are in world {indices[0] % 2}, so nothing can be told apart: even indices"
+            f"all runs are in world {indices[0] % 2}, so worlds cannot be compared: even indices"
             " are in world 0, odd ones in world 1; give runs of both"
         )
     plan = Plan(
@@ -137,8 +137,10 @@ def _run_indices(runs: int | Iterable[int]) -> list[int]:
 def _check_type(name: str, kind: type | UnionType, *values: object) -> None:
     for value in values:
         if not isinstance(value, kind):
-            wanted = getattr(kind, "__name__", "canary")
-            raise InputError(f"{name} must be a {wanted}, not {type(value).__name__} {value!r:.60}")
+            expected = getattr(kind, "__name__", "canary")
+            raise InputError(
+                f"{name} must be a {expected}, not {type(value).__name__} {value!r:.60}"
+            )
 
 
 def _check_records(records: Records, test_records: Records | None, loss: Loss) -> None:
@@ -153,5 +155,7 @@ def _check_records(records: Records, test_records: Records | None, loss: Loss) -
             raise InputError("records: features are texts; encode them first")
         if kind == "f" and not np.isfinite(part.features).all():
             raise InputError("records: a feature is NaN or infinite; repair or drop such records")
-        if shape != (wanted := records.features.shape[1:]):
-            raise InputError(f"test_records: features of shape {shape}, and records have {wanted}")
+        if shape != (expected := records.features.shape[1:]):
+            raise InputError(
+                f"test_records: features of shape {shape}, and records have {expected}"
+            )

@@ -220,10 +220,10 @@ def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
         return
     any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
     if shape != (3, 32, 32) and not (any_size and len(shape) == 3 and shape[0] == 3):
-        wanted = "(3, height, width)" if any_size else "(3, 32, 32)"
+        expected = "(3, height, width)" if any_size else "(3, 32, 32)"
         raise InputError(
-            f"model {kind} takes images of shape {wanted}, not {shape}: in a folder of images, they"
-            " are scaled by image_size 32"
+            f"model {kind} takes images of shape {expected}, not {shape}: in a folder of images,"
+            " they are scaled by image_size 32"
         )
 
 

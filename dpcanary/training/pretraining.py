@@ -92,9 +92,9 @@ def _among(audited: NDArray[np.floating], features: NDArray[np.floating]) -> NDA
     is_among = np.zeros(len(features), bool)
     projections = _projected(features)
     order = np.argsort(projections)
-    ascending, wanted = projections[order], _projected(audited)
-    first = np.searchsorted(ascending, wanted - _ROUNDING)
-    last = np.searchsorted(ascending, wanted + _ROUNDING)
+    ascending, of_audited = projections[order], _projected(audited)
+    first = np.searchsorted(ascending, of_audited - _ROUNDING)
+    last = np.searchsorted(ascending, of_audited + _ROUNDING)
     for row in np.flatnonzero(last > first):
         alike = order[first[row] : last[row]]
         apart = np.abs(features[alike] - audited[row]).reshape(len(alike), -1).max(axis=1)

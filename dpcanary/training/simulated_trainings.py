@@ -119,8 +119,8 @@ class Movement:
     Attributes:
         absolute: sum of absolute updates (Pradhan et al., Algorithm 2), shape (parameters,), in the
             module's order.
-        squared: sum of squared updates (Cebere et al., Algorithm 3, "PerStep"), likewise.
-        final: distance between start and end (there, "FinalModel"), likewise.
+        squared: sum of squared updates (Cebere et al., Algorithm 3, "PerStep"), shape (runs,).
+        final: distance between start and end (there, "FinalModel"), shape (runs,).
     """
 
     absolute: NDArray[np.float64]

@@ -166,7 +166,7 @@ def table_of(
     if np.issubdtype(private.dtype, np.floating):
         private = private.astype(np.float32, copy=False)
     inputs = [canary for canary in canaries if isinstance(canary, InputCanary)]
-    of_canary = [range(num_candidates) if num_candidates else [one.label] for one in inputs]
+    of_canary = [range(num_candidates) if num_candidates else [canary.label] for canary in inputs]
     rows = [
         np.asarray(canary.features, private.dtype)[None]
         for canary, values in zip(inputs, of_canary, strict=True)

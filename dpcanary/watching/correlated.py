@@ -21,7 +21,7 @@ from dpcanary.core.argument_checks import checked_count
 from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
 from dpcanary.watching.purposes import Purpose
-from dpcanary.watching.recorder import Recorder, StepTold
+from dpcanary.watching.recorder import Recorder, StepSettings
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +104,7 @@ class CorrelatedRecorder(Recorder):
         self._times[chosen, np.arange(self.num_canaries)[:, None]] = True
         self._past: deque[Floats] = deque(maxlen=self._bands)
 
-    def _takes_part(self, told: StepTold) -> Floats:
+    def _takes_part(self, step_settings: StepSettings) -> Floats:
         if self.num_steps >= self._total_steps:
             raise InputError(f"the strategy is for {self._total_steps:,} steps, and there are more")
         return np.asarray(self._secrets.sizes * self._times[self.num_steps])
@@ -119,7 +119,7 @@ class CorrelatedRecorder(Recorder):
         """By how much a canary with size 1 shifts the whitened sums of steps, shape (T, K)."""
         return np.asarray(self._matrix[steps] @ self._times)
 
-    def _weight_of_sum(self, told: StepTold, added: Floats) -> Floats:
+    def _weight_of_sum(self, step_settings: StepSettings, added: Floats) -> Floats:
         return np.asarray(self._shifts(slice(self.num_steps, self.num_steps + 1))[0])
 
     def _ratios(
@@ -130,10 +130,10 @@ class CorrelatedRecorder(Recorder):
         sigma = noises[:, None]
         return np.asarray((residuals * sigma + added) * shifts / sigma**2)
 
-    def _add_phase(self, told: StepTold) -> None:
+    def _add_phase(self, step_settings: StepSettings) -> None:
         """The training so far is one Gaussian mechanism, with gradients of any directions."""
         norm = self._moved.after(self.num_steps)
-        self._phases = [Phase(told.noise_multiplier / norm, 1.0, 1)] if norm else []
+        self._phases = [Phase(step_settings.noise_multiplier / norm, 1.0, 1)] if norm else []
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on; see `Recorder`."""

@@ -60,7 +60,7 @@ class _OnDevice:
         by_column = directions.column_signs * weights[slot_of_column]
         self.weights = torch.from_numpy(by_column).to(device)
         self.lengths = torch.tensor(directions.joined_sizes, device=device)
-        self.places = torch.from_numpy(directions.joined_places).to(device)
+        self.positions = torch.from_numpy(directions.joined_positions).to(device)
         self.single = (
             _SingleRow(directions) if device.type == "cpu" and directions.is_single else None
         )
@@ -69,7 +69,7 @@ class _OnDevice:
 
 
 class _SingleRow:
-    """The same passes where all parameters are one row on the CPU.
+    """The passes of `Directions` where all parameters are one row on the CPU.
 
     For so few numbers NumPy's calls take a fifth of the time of PyTorch's.
     """
@@ -101,7 +101,7 @@ class _SingleRow:
             self.project(noise),
             self._sums_by_tensor(exact * exact),
             self._sums_by_tensor(exact),
-            self._directions.sampled_values(exact.take(self._directions.joined_places)),
+            self._directions.sampled_values(exact.take(self._directions.joined_positions)),
             np.array([noise @ sums, sums @ sums], np.float64),
         )
 
@@ -137,7 +137,7 @@ class Directions:
         first_rows: the places of the tensors' first own rows, and of the first joined one.
         joined_sizes: what is left of each tensor after its own rows.
         num_joined_rows: the rows that these make together.
-        joined_places: of single values that are looked at, in the joined parts.
+        joined_positions: of single values that are looked at, in the joined parts.
         sampled: places of the tensors of which single values of the noise are kept.
     """
 
@@ -186,14 +186,14 @@ class Directions:
     def _sample(self) -> None:
         """Chooses values of the joined parts of some tensors, which are looked at one by one."""
         starts = np.cumsum([0, *self.joined_sizes])
-        known = np.flatnonzero(self.joined_sizes)
-        chosen = np.linspace(0, len(known) - 1, _MOST_SAMPLED).round().astype(int)
-        self.sampled = known[np.unique(chosen)].tolist() if len(known) else []
+        non_empty = np.flatnonzero(self.joined_sizes)
+        chosen = np.linspace(0, len(non_empty) - 1, _MOST_SAMPLED).round().astype(int)
+        self.sampled = non_empty[np.unique(chosen)].tolist() if len(non_empty) else []
         self._num_values = each = max(_FEWEST_VALUES, _VALUES // max(1, len(self.sampled)))
         counts = np.minimum(np.array(self.joined_sizes)[self.sampled], each)
         self._is_sampled = np.arange(each) < counts[:, None]
-        places = starts[self.sampled][:, None] + np.arange(each)
-        self.joined_places = places[self._is_sampled]
+        positions = starts[self.sampled][:, None] + np.arange(each)
+        self.joined_positions = positions[self._is_sampled]
 
     def project(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
         """The components of a vector in the directions, shape (K,).
@@ -242,7 +242,7 @@ class Directions:
                 difference = _joined_in_numpy(noisy) * np.float32(scale) - joined_sums
                 return here.single.noise(difference, joined_sums)
         by_column = torch.zeros_like(here.weights)
-        found = torch.zeros(2, len(noisy), dtype=torch.float64, device=noisy[0].device)
+        moments = torch.zeros(2, len(noisy), dtype=torch.float64, device=noisy[0].device)
         with_sum = torch.zeros(2, dtype=torch.float64, device=noisy[0].device)
         for place in self._wide:
             rows, signs = self._own(noisy[place], place, here)
@@ -255,8 +255,8 @@ class Directions:
                 minus = torch.sub(before, part, alpha=scale)
                 by_column.addmv_(minus.t(), part_signs, alpha=-1)
                 flat = minus.view(-1)
-                found[0, place] += flat.dot(flat)
-                found[1, place] -= flat.sum()
+                moments[0, place] += flat.dot(flat)
+                moments[1, place] -= flat.sum()
                 flat_before = before.reshape(-1)
                 with_sum[0] -= flat.dot(flat_before)
                 with_sum[1] += flat_before.dot(flat_before)
@@ -271,16 +271,16 @@ class Directions:
             with_sum[0] += noise.view(-1)[: self._ends[-1]].dot(flat_before)
             with_sum[1] += flat_before.dot(flat_before)
             flat = noise.view(-1)[: self._ends[-1]].double()
-            for row, values in zip(found, (flat.square(), flat), strict=True):
+            for row, values in zip(moments, (flat.square(), flat), strict=True):
                 row += torch.segment_reduce(values, "sum", lengths=here.lengths)
-            first = flat.index_select(0, here.places)
-        squares, totals = _numbers(found)
+            first = flat.index_select(0, here.positions)
+        squares, totals = _numbers(moments)
         values = self.sampled_values(_numbers(first))
         along = self._by_slot(by_column, here)
         return NoiseSeen(along, squares, totals, values, _numbers(with_sum))
 
     def sampled_values(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The values at `joined_places` by tensor, shape (Q, F); NaN where one is shorter."""
+        """The values at `joined_positions` by tensor, shape (Q, F); NaN where one is shorter."""
         by_tensor = np.full(self._is_sampled.shape, np.nan)
         by_tensor[self._is_sampled] = values
         return by_tensor

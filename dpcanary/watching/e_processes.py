@@ -25,11 +25,11 @@ from scipy.special import betainc, gammaln, ndtr, xlog1py, xlogy
 
 Floats = NDArray[np.float64]
 
-# Sizes of the noise, as shares of the told one.
+# Sizes of the noise, as shares of the accounted one.
 _LESS = (0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.25, 0.1, 0.01)
 _MORE = (1.001, 1.005, 1.01, 1.02, 1.05, 1.1, 1.25, sqrt(2), 2.0, 4.0, 10.0)
 _SCALES = np.array([*_LESS, *_MORE])
-# Of sums over a tensor, and of batch sizes.
+# Spreads of sums over a tensor; rates and spreads of batch sizes.
 _SPREADS = np.array([0.01, 0.1, 0.5, 2.0, 10.0])
 _RATES = np.array([0.25, 0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0, 4.0])
 _BATCH_SPREADS = np.array([0.1, 0.5, 0.7, 1.4, 2.0])
@@ -41,9 +41,9 @@ _SURPRISE = 0.05
 _CUT_AWAY, _LEFT_OUT = 0.0, 1.0
 # Shares of the records of which all batches are drawn.
 _SHARES = np.array([0.25, 0.5, 0.75])
-# Of the noise along the sum, in standard deviations.
+# Means of the noise along the sum, in standard deviations.
 _MEANS = np.array([-10.0, -3.0, -0.8, -0.3, -0.1, 0.1, 0.3, 0.8, 3.0, 10.0])
-# Of the squared norm of the noise, over the spread that it should have.
+# Spreads of the squared norm of the noise, over the spread that it should have.
 _LENGTHS = np.array([0.01, 0.1, 0.3])
 # Between successive steps, and between copies.
 _CORRELATIONS = np.array([-0.9, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 0.9])
@@ -218,7 +218,7 @@ class Evidence:
         return Finding(self.num_steps, *self._names[best])
 
     def _of_scales(self, seen: StepsSeen) -> Floats:
-        """Of a sum S of n squares: rho^-n exp(-(rho^-2 - 1) S / 2), for noise rho as large."""
+        """Log ratios rho^-n exp(-(rho^-2 - 1) S / 2) of sums S of n squares, for noise rho."""
         along = (seen.residuals**2).sum(axis=1)
         squares = np.column_stack([seen.squares.sum(axis=1), along, seen.squares])
         counts = np.array([self.sizes.sum(), self.num_canaries, *self.sizes])
@@ -231,7 +231,7 @@ class Evidence:
         return _flat(-np.log(_SPREADS) - means[..., None] * (_SPREADS**-2 - 1) / 2)
 
     def _of_lengths(self, seen: StepsSeen) -> Floats:
-        """Of a sum of n squares that is normal around n, with less spread than chi-squared."""
+        """Log ratios of sums of n squares that are normal around n, closer than chi-squared."""
         squares = np.column_stack([seen.squares.sum(axis=1), seen.squares])[..., None]
         counts = np.array([self.sizes.sum(), *self.sizes])[:, None]
         spreads = _LENGTHS * np.sqrt(2 * counts)
@@ -242,7 +242,7 @@ class Evidence:
         return _flat(np.where(squares > 0, ratios, _NEVER * np.isfinite(squares)))
 
     def _of_successive(self, seen: StepsSeen) -> Floats:
-        """Of the correlation with the step before, along the canaries."""
+        """Log ratios of the correlation with the step before, along the canaries."""
         before = self._last if len(self._last) else np.zeros_like(seen.residuals[:1])
         others = np.concatenate([before, seen.residuals[:-1]])
         out = _log_copy(seen.residuals, others, _CORRELATIONS)
@@ -252,7 +252,7 @@ class Evidence:
         return out
 
     def _of_copies(self, seen: StepsSeen) -> Floats:
-        """Of being a copy of the noise of some earlier step; all steps have the same weight."""
+        """Log ratios of copies of the noise of an earlier step; all steps have the same weight."""
         values = np.ascontiguousarray(seen.residuals[:, :_MOST_SLOTS])
         past = self._history[: min(self._num_past, _MOST_STEPS)]
         others = np.concatenate([past, values])
@@ -266,30 +266,30 @@ class Evidence:
         # The likeliest one stands for all, so that the average is at least this.
         best = np.where(earlier[..., None], ratios, -np.inf).max(axis=1)
         counts = earlier.sum(axis=1)
-        places = (self._num_past + np.arange(len(values))) % _MOST_STEPS
-        self._history[places] = values
+        rows = (self._num_past + np.arange(len(values))) % _MOST_STEPS
+        self._history[rows] = values
         self._num_past += len(values)
         return np.where(counts[:, None], best - np.log(np.maximum(counts, 1))[:, None], 0.0)
 
     def _of_tensors(self, seen: StepsSeen) -> Floats:
-        """Of being a copy of the noise of another tensor in the same step."""
+        """Log ratios of a copy of the noise of another tensor in the same step."""
         pairs = [(j, i) for j in range(len(self.sampled)) for i in range(j)]
         if not pairs:
             return np.zeros((len(seen.first), 0))
-        ones, others = (seen.first[:, [*places]] for places in zip(*pairs, strict=True))
-        known = np.isfinite(ones) & np.isfinite(others)
-        ones, others = np.where(known, ones, 0.0), np.where(known, others, 0.0)
-        return _flat(_log_copy(ones, others, _COPIES, counts=known.sum(axis=-1)))
+        ones, others = (seen.first[:, [*columns]] for columns in zip(*pairs, strict=True))
+        is_known = np.isfinite(ones) & np.isfinite(others)
+        ones, others = np.where(is_known, ones, 0.0), np.where(is_known, others, 0.0)
+        return _flat(_log_copy(ones, others, _COPIES, counts=is_known.sum(axis=-1)))
 
     def _of_tails(self, seen: StepsSeen) -> Floats:
         values = seen.first.reshape(len(seen.first), -1)
-        known = np.isfinite(values)
-        squares = np.where(known, values, 0.0) ** 2
+        is_known = np.isfinite(values)
+        squares = np.where(is_known, values, 0.0) ** 2
         cut = squares[..., None] > (_CUTS * 1.001) ** 2
         inside = -np.log(_mass_within(_CUTS))
-        cuts = np.where(cut, _NEVER, inside) * known[..., None]
+        cuts = np.where(cut, _NEVER, inside) * is_known[..., None]
         ratios = _log_student(squares[..., None], _DEGREES) - _LOG_GAUSSIAN + squares[..., None] / 2
-        heavy = np.where(known[..., None], ratios, 0.0)
+        heavy = np.where(is_known[..., None], ratios, 0.0)
         return np.concatenate([cuts.sum(axis=1), heavy.sum(axis=1)], axis=1)
 
     def _of_batches(self, seen: StepsSeen) -> Floats:
@@ -297,7 +297,7 @@ class Evidence:
         before = np.concatenate([[self._last_batch], sizes[:-1]])
         self._last_batch = float(sizes[-1])
         low, high = seen.num_records
-        # Of all numbers of records that the data may have, the one that explains the size best.
+        # The number of records that explains the size best, among those that the data may have.
         claimed = _log_binomial(sizes, np.clip(sizes // rates, low, high), rates)
         middle = (low + high) // 2
         other_rates = np.minimum(rates[:, None] * _RATES, 1.0)
@@ -320,10 +320,10 @@ class Evidence:
         return np.where(np.isfinite(ratios), ratios, 0.0)
 
     def _of_cuts(self, sizes: Floats, trials: float, rates: Floats, claimed: Floats) -> Floats:
-        """Of no size beyond the largest and the smallest before: cut away, or left out."""
-        known = np.concatenate([self._extremes[:, None], np.tile(sizes, (2, 1))], axis=1)
-        low = np.fmin.accumulate(known[0])[:-1]
-        high = np.fmax.accumulate(known[1])[:-1]
+        """Log ratios of sizes between the extremes so far: the others are cut away or left out."""
+        extremes = np.concatenate([self._extremes[:, None], np.tile(sizes, (2, 1))], axis=1)
+        low = np.fmin.accumulate(extremes[0])[:-1]
+        high = np.fmax.accumulate(extremes[1])[:-1]
         self._extremes = np.array([np.fmin(low[-1], sizes[-1]), np.fmax(high[-1], sizes[-1])])
         columns = []
         for extreme, tail, inside in (
@@ -338,7 +338,7 @@ class Evidence:
         return _surprised(np.column_stack(columns), claimed, where=np.isfinite(low))
 
     def _of_passes(self, sizes: Floats, trials: float, rates: Floats, claimed: Floats) -> Floats:
-        """Of passes over the data in which each record comes once.
+        """Log ratios of passes over the data in which each record comes once.
 
         A pass has 1 / q steps, among which its records are spread at random; or it has as many as
         there are, and the last batch takes what is left.
@@ -349,17 +349,17 @@ class Evidence:
         before = []
         for size, in_pass in zip(np.nan_to_num(sizes), steps, strict=True):
             before.append(self._pass)
-            step, taken, used = self._pass
+            step, num_trials, used = self._pass
             ends, is_used = step + 1 >= in_pass, used + size >= trials
             self._pass = np.array(
                 [
                     0 if ends else step + 1,
-                    0 if ends else taken + size,
+                    0 if ends else num_trials + size,
                     0 if is_used else used + size,
                 ]
             )
-        step, taken, used = np.array(before).T
-        left, rest = np.maximum(trials - taken, 0), trials - used
+        step, num_trials, used = np.array(before).T
+        left, rest = np.maximum(trials - num_trials, 0), trials - used
         spread = _log_binomial(sizes, left, 1 / np.maximum(steps - step, 1))
         with np.errstate(divide="ignore"):
             last = np.where(sizes == rest, np.log(_at_least(rest, trials, rates)), claimed)
@@ -409,7 +409,7 @@ def _log_copy(
 def _log_copy_of(
     products: Floats, squares: Floats, squares_of_others: Floats, counts: Any, correlations: Floats
 ) -> Floats:
-    """The same from sums of products and of squares."""
+    """Log ratios of copies, from sums of products and of squares."""
     rest = 1 - correlations**2
     return np.asarray(
         products[..., None] * (correlations / rest)

@@ -41,23 +41,23 @@ class Measured:
 
     def add(self, seen: StepsSeen, *, sizes: NDArray[np.int64]) -> None:
         """Adds successive steps; `sizes` are the numbers of entries of the tensors."""
-        known = np.isfinite(seen.squares).all(axis=1)
+        is_known = np.isfinite(seen.squares).all(axis=1)
         if not len(self.squares):
             self.squares, self.sizes = np.zeros(len(sizes)), sizes.astype(np.float64)
-        self.num_steps += int(known.sum())
-        self.squares += seen.squares[known].sum(axis=0)
+        self.num_steps += int(is_known.sum())
+        self.squares += seen.squares[is_known].sum(axis=0)
         self.along += (seen.residuals**2).sum(), seen.residuals.size
         chain = [self._last[None], seen.residuals] if len(self._last) else [seen.residuals]
         rows = np.concatenate(chain)
         self.products += (rows[1:] * rows[:-1]).sum(), rows[1:].size
         self._last = seen.residuals[-1]
         low, high = seen.num_records
-        given = np.isfinite(seen.batch_sizes)
-        expected = seen.sample_rates[given] * (low + high) / 2
-        self.batches += seen.batch_sizes[given].sum(), expected.sum(), given.sum()
+        is_known = np.isfinite(seen.batch_sizes)
+        expected = seen.sample_rates[is_known] * (low + high) / 2
+        self.batches += seen.batch_sizes[is_known].sum(), expected.sum(), is_known.sum()
 
     def copy(self) -> "Measured":
-        """The same numbers, which do not change any more."""
+        """A copy, which does not change any more."""
         return self.of(self.arrays())
 
     def noise_scale(self) -> tuple[float, float, float]:
@@ -74,7 +74,7 @@ class Measured:
         return sqrt(total / count), sqrt(total / low), sqrt(total / high)
 
     def noise_scales(self) -> list[float]:
-        """The same by tensor, without intervals; empty if it was not measured."""
+        """Scales of the noise by tensor, without intervals; empty if it was not measured."""
         if not self.num_steps:
             return []
         scales = np.sqrt(self.squares / (self.sizes * self.num_steps))
@@ -82,7 +82,7 @@ class Measured:
 
     @property
     def correlation(self) -> tuple[float, float]:
-        """Of the noise along canaries in successive steps, and its standard error."""
+        """The correlation of noise along canaries in successive steps, and its standard error."""
         total, count = float(self.products[0]), float(self.products[1])
         return (total / count, 1 / sqrt(count)) if count else (nan, nan)
 
@@ -111,9 +111,13 @@ class Measured:
     def of(cls, arrays: Mapping[str, Floats]) -> "Measured":
         """From what `arrays` gave."""
         part = "measured_"
-        found = {name[len(part) :]: value for name, value in arrays.items() if part in name[:9]}
-        measured = cls(int(found.pop("num_steps")), clipped_to=float(found.pop("clipped_to")))
-        measured._last = np.array(found.pop("last"))
-        for name, value in found.items():
+        own_arrays = {
+            name[len(part) :]: value for name, value in arrays.items() if part in name[:9]
+        }
+        measured = cls(
+            int(own_arrays.pop("num_steps")), clipped_to=float(own_arrays.pop("clipped_to"))
+        )
+        measured._last = np.array(own_arrays.pop("last"))
+        for name, value in own_arrays.items():
             setattr(measured, name, np.array(value))
         return measured

@@ -23,7 +23,7 @@ from dpcanary.watching.alarms import Alarm
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
-from dpcanary.watching.recorder import Recorder, StepTold, read_state
+from dpcanary.watching.recorder import Recorder, StepSettings, read_state
 from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus
 from dpcanary.watching.watched_training import WatchedTraining
 
@@ -168,10 +168,10 @@ class WatchedOptimizer:
         wrapped = None if self._is_sharded else self._model.module
         self._statistics = KeptStatistics(wrapped)
         self._buffers = ChangedBuffers(None if wrapped is None else wrapped._module)
-        # Of the gradients of single records; empty if they are not known.
+        # Types of the gradients of single records; empty if they are not known.
         self._dtypes: list[torch.dtype] = []
         self._is_public = self._is_recorded = False
-        # Of the noisy gradients, and what they were clipped to after that.
+        # Norms of the noisy gradients, and the norm to which they were clipped after that.
         self._noisy_norms: Tensor | None = None
         self._clipped_after: float | None = None
         self._drawn_sizes: list[float] = []  # of the last steps, as far as sums are divided by them
@@ -207,7 +207,7 @@ class WatchedOptimizer:
         self._steps_before: int | None = None
         self._rows, self._noised, self._next_trial = 0.0, False, 0
         self._local: NoiseSeen | None = None
-        self._last_told: StepTold | None = None
+        self._last_settings: StepSettings | None = None
         self._is_trial = False  # whether gradients of ours are being clipped
         self._removers: list[Callable[[], object]] = []
 
@@ -312,14 +312,14 @@ class WatchedOptimizer:
         if not self._statistics.is_ready:
             return
         with self._buffers.paused():  # passes are repeated
-            found = self._statistics.found()
+            changed = self._statistics.changed_names()
         self.recorder.not_seen = self._statistics.not_seen
-        if found:
+        if changed:
             self._contradiction(
                 "released_statistics",
-                f"the buffers {listed(found)} hold statistics of the records of forward passes, and"
-                " no noise: whoever gets the model gets them. Use layers that keep none, such as"
-                " GroupNorm",
+                f"the buffers {listed(changed)} hold statistics of the records of forward passes,"
+                " and no noise: whoever gets the model gets them. Use layers that keep none, such"
+                " as GroupNorm",
             )
 
     def _wrap(self, name: str, wrapper: Callable[..., object]) -> None:
@@ -408,8 +408,8 @@ class WatchedOptimizer:
         if self._steps_before is None:  # model and accountant may have been loaded until now
             self._begin()
         self._check_accountant()
-        told, self._rows = self._told(), 0.0
-        if not self.recorder.can_judge(told):
+        step_settings, self._rows = self._step_settings(), 0.0
+        if not self.recorder.can_judge(step_settings):
             return inner()
         self._check_set_up()
         self._look_at_buffers()
@@ -418,8 +418,8 @@ class WatchedOptimizer:
             self._try_clipping()
         sums = self._sums()
         group = None if self._is_sharded else self._group
-        self.recorder.before_noise(sums, told, inserts=group is None or group.rank == 0)
-        self._last_told = told
+        self.recorder.before_noise(sums, step_settings, inserts=group is None or group.rank == 0)
+        self._last_settings = step_settings
         returned = inner()
         if group:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
@@ -449,13 +449,13 @@ class WatchedOptimizer:
                 parameter.summed_grad = parameter.summed_grad.contiguous()
         return [parameter.summed_grad.detach() for parameter in self._parameters]
 
-    def _told(self) -> StepTold:
+    def _step_settings(self) -> StepSettings:
         optimizer = self._optimizer
         noise = float(optimizer.noise_multiplier)
         rows = float(self._rows) - self.num_public_records
         if self._group:
             rows = float(self._group.sum(np.array([rows]))[0])
-        return StepTold(
+        return StepSettings(
             noise_multiplier=noise,
             max_grad_norm=float(optimizer.max_grad_norm) / self._averaged_over,
             sample_rate=min(1.0, self._sample_rate * optimizer.accumulated_iterations),
@@ -519,8 +519,8 @@ class WatchedOptimizer:
 
     def _compare_divisor(self) -> None:
         """Raises the alarm if sums are divided by the sizes of the batches that were drawn."""
-        size, told = float(self._optimizer.expected_batch_size), self._last_told
-        is_drawn = told is not None and size == told.batch_size
+        size, step_settings = float(self._optimizer.expected_batch_size), self._last_settings
+        is_drawn = step_settings is not None and size == step_settings.batch_size
         self._drawn_sizes = [*self._drawn_sizes, size][-_DRAWN_STEPS:] if is_drawn else []
         if len(self._drawn_sizes) == _DRAWN_STEPS and len({*self._drawn_sizes}) >= _DRAWN_SIZES:
             self._contradiction(
@@ -538,8 +538,8 @@ class WatchedOptimizer:
         if self._noisy_norms is None:
             return 1.0
         before, now = self._noisy_norms, norms_of(gradients)
-        known = before > 0
-        factors = scale * now[known] / before[known]
+        is_clipped = before > 0
+        factors = scale * now[is_clipped] / before[is_clipped]
         factor = float(factors.mean()) if len(factors) else 1.0
         if not factor < 1 - _CLIPPED or bool((factors / factor - 1).abs().max() > _CLIPPED):
             return 1.0
@@ -560,15 +560,15 @@ class WatchedOptimizer:
 
     def _record_together(self, gradients: Sequence[Tensor], scale: float) -> None:
         """Adds up what the processes know; all of them then record the same."""
-        local, group, told = self._local, self._group, self._last_told
-        if local is None or group is None or told is None:
+        local, group, step_settings = self._local, self._group, self._last_settings
+        if local is None or group is None or step_settings is None:
             return
         others = self.recorder.others
         parts = [others, local.squares, local.sums, local.first.ravel(), local.with_sum]
         summed = group.sum(np.concatenate(parts))
         ends = np.cumsum([part.size for part in parts])[:-1]
         others, squares, sums, first, with_sum = np.split(summed, ends)
-        norm = told.max_grad_norm
+        norm = step_settings.max_grad_norm
         final = self.recorder.project(gradients) * scale
         noise = final - (others + self.recorder.added) * norm
         self.recorder.record(
@@ -583,10 +583,10 @@ class WatchedOptimizer:
                 "not_poisson", "batches are no Poisson samples (poisson_sampling=False)"
             )
         if self._other_rates:
-            found = ", ".join(f"{other:.4g}" for other in self._other_rates)
+            rates = ", ".join(f"{other:.4g}" for other in self._other_rates)
             self._contradiction(
                 "accounted_rate",
-                f"the accountant is told sample rate {rate:.4g}, and the data loader has {found}",
+                f"the accountant is told sample rate {rate:.4g}, and the data loader has {rates}",
             )
         clipped = self._model.max_grad_norm
         if clipped is not None and abs(clipped / float(optimizer.max_grad_norm) - 1) > _TOLERANCE:
@@ -632,10 +632,10 @@ class WatchedOptimizer:
 
     def _check_accountant(self) -> None:
         """Whether the accountant was told what the last step did."""
-        told, self._last_told = self._last_told, None
+        step_settings, self._last_settings = self._last_settings, None
         if (
             self.recorder.end is not None
-            or told is None
+            or step_settings is None
             or self._accountant is None
             or self._steps_before is None
         ):
@@ -647,17 +647,17 @@ class WatchedOptimizer:
                 "accounted_steps",
                 f"{accounted:,} steps were accounted, and {watched:,} were made",
             )
-        elif abs(noise / told.noise_multiplier - 1) > 1e-6:
+        elif abs(noise / step_settings.noise_multiplier - 1) > 1e-6:
             self._contradiction(
                 "accounted_noise",
                 f"the accountant is told noise multiplier {noise:.4g}, and the optimizer has"
-                f" {told.noise_multiplier:.4g}",
+                f" {step_settings.noise_multiplier:.4g}",
             )
-        elif abs(rate / told.sample_rate - 1) > 1e-6:
+        elif abs(rate / step_settings.sample_rate - 1) > 1e-6:
             self._contradiction(
                 "accounted_rate",
                 f"the accountant is told sample rate {rate:.4g}, and the steps have"
-                f" {told.sample_rate:.4g}",
+                f" {step_settings.sample_rate:.4g}",
             )
 
     def _accounted(self) -> tuple[int, float, float]:
@@ -670,8 +670,8 @@ class WatchedOptimizer:
         self.recorder.raise_alarm(Alarm(self.recorder.num_steps + 1, kind, message, 0.0))
 
     def _names(self) -> list[str]:
-        known = self._model.names
-        return [known.get(id(p), f"parameter {place}") for place, p in enumerate(self._parameters)]
+        names = self._model.names
+        return [names.get(id(p), f"parameter {place}") for place, p in enumerate(self._parameters)]
 
 
 def _optimizers() -> list[Any]:
@@ -683,14 +683,16 @@ def _optimizers() -> list[Any]:
 
 def _trained_by_optimizers(optimizer: Any) -> set[int]:
     """Identities of all parameters that some private optimizer trains."""
-    groups = [group for one in [optimizer, *_optimizers()] for group in one.param_groups]
+    groups = [group for each in [optimizer, *_optimizers()] for group in each.param_groups]
     return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 def _why_without_noise(optimizer: Any) -> tuple[str, str]:
     """Kind and message of an update to which the watched optimizer adds no noise."""
     original = optimizer.original_optimizer
-    if any(one is not optimizer and one.original_optimizer is original for one in _optimizers()):
+    if any(
+        other is not optimizer and other.original_optimizer is original for other in _optimizers()
+    ):
         return "another_optimizer", (
             "make_private was called again with this optimizer, and what it returned then makes the"
             " steps, which are not watched: give that optimizer to `watch`"
@@ -715,24 +717,30 @@ class _Data:
 
         loaders = living_objects((DPDataLoader,), living)
         engines = living_objects((PrivacyEngine,), living)
-        datasets = [one.dataset for one in engines if one.accountant is accountant]
+        datasets = [engine.dataset for engine in engines if engine.accountant is accountant]
         # Without the engine, a loader can only be told by its rate.
-        known = [one for one in loaders if any(one.dataset is data for data in datasets)]
-        ours = [one for one in known or loaders if abs(one.sample_rate / rate - 1) < 1e-9]
+        own_loaders = [
+            loader for loader in loaders if any(loader.dataset is data for data in datasets)
+        ]
+        ours = [
+            loader for loader in own_loaders or loaders if abs(loader.sample_rate / rate - 1) < 1e-9
+        ]
         counts = {len(data) for data in datasets if data is not None}
-        counts = counts or {len(one.dataset) for one in ours}
+        counts = counts or {len(loader.dataset) for loader in ours}
         self.num_records: int | None = counts.pop() if len(counts) == 1 else None
-        self.other_rates: set[float] = set() if ours else {one.sample_rate for one in known}
+        self.other_rates: set[float] = (
+            set() if ours else {loader.sample_rate for loader in own_loaders}
+        )
 
 
-def _accountant(optimizer: Any, given: Any) -> tuple[Any, float | None]:
+def _accountant(optimizer: Any, owner: Any) -> tuple[Any, float | None]:
     """The accountant, and the sample rate with which the optimizer calls it."""
-    given = getattr(given, "accountant", given)
+    owner = getattr(owner, "accountant", owner)
     hook = getattr(optimizer, "step_hook", None)
     cells = captured_by(hook)
-    found = next((cell for cell in cells if hasattr(cell, "history")), None)
+    hooked = next((cell for cell in cells if hasattr(cell, "history")), None)
     rate = next((cell for cell in cells if isinstance(cell, float)), None)
-    return (found if given is None else given), rate
+    return (hooked if owner is None else owner), rate
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpcanary.core.optional_packages import lacking
 from dpcanary.watching.directions import Directions, NoiseSeen
-from dpcanary.watching.recorder import Recorder, StepTold
+from dpcanary.watching.recorder import Recorder, StepSettings
 
 try:
     import jax
@@ -27,7 +27,7 @@ def shapes_of(parameters: Any) -> dict[str, tuple[int, ...]]:
 def watched(
     privatizer: optax.GradientTransformation,
     recorder: Recorder,
-    told: StepTold,
+    step_settings: StepSettings,
     *,
     scale: float = 1.0,
 ) -> optax.GradientTransformation:
@@ -41,7 +41,8 @@ def watched(
         privatizer: adds the noise, such as `jax_privacy.noise_addition.gaussian_privatizer`, or
             `matrix_factorization_privatizer` with a `CorrelatedRecorder`.
         recorder: made with `shapes_of(parameters)`.
-        told: what the training says of each step: noise multiplier, clipping norm, sample rate.
+        step_settings: what the training says of each step: noise multiplier, clipping norm,
+            sample rate.
         scale: what the noisy sum is to be multiplied by to be in the units of the sum, if the
             privatizer divides it.
 
@@ -52,7 +53,7 @@ def watched(
     slots = jax.ShapeDtypeStruct((recorder.num_canaries,), jnp.float32)
 
     def begin(projections: Any) -> Any:
-        return recorder.begin(told, np.asarray(projections, np.float64)).astype(np.float32)
+        return recorder.begin(step_settings, np.asarray(projections, np.float64)).astype(np.float32)
 
     def end(*seen: Any) -> None:
         projections, squares, sums, first, with_sum = (
@@ -67,8 +68,8 @@ def watched(
         sums = passes.add(leaves, amounts)
         noisy, state = privatizer.update(jax.tree.unflatten(tree, sums), state, params)
         noise = [
-            scale * one.astype(jnp.float32) - other
-            for one, other in zip(jax.tree.leaves(noisy), sums, strict=True)
+            scale * values.astype(jnp.float32) - other
+            for values, other in zip(jax.tree.leaves(noisy), sums, strict=True)
         ]
         seen = passes.project(noise), *passes.moments(noise), _with_sum(noise, sums)
         io_callback(end, None, *seen, ordered=True)
@@ -80,7 +81,7 @@ def watched(
 def _with_sum(noise: Sequence[Any], sums: Sequence[Any]) -> Any:
     """The product of the noise with the sum, and the square of the sum's norm."""
     exact = [part.astype(jnp.float32) for part in sums]
-    products = [jnp.vdot(one, other) for one, other in zip(noise, exact, strict=True)]
+    products = [jnp.vdot(values, other) for values, other in zip(noise, exact, strict=True)]
     return jnp.stack([sum(products), sum(jnp.vdot(part, part) for part in exact)])
 
 
@@ -102,8 +103,8 @@ class _Passes:
         here = self._directions
         flat = [leaf.reshape(-1).astype(jnp.float32) for leaf in leaves]
         ends = [rows * here.num_columns for rows in here.own_rows]
-        own = [one[:end] for one, end in zip(flat, ends, strict=True)]
-        rest = [one[end:] for one, end in zip(flat, ends, strict=True)]
+        own = [values[:end] for values, end in zip(flat, ends, strict=True)]
+        rest = [values[end:] for values, end in zip(flat, ends, strict=True)]
         whole = jnp.concatenate([*own, *rest])
         padded = len(here.row_signs) * here.num_columns - whole.size
         return jnp.pad(whole, (0, padded)).reshape(-1, here.num_columns)
@@ -131,7 +132,7 @@ class _Passes:
     def moments(self, noise: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Sums of squares and sums by tensor, and the values that are looked at one by one."""
         here = self._directions
-        squares = jnp.stack([jnp.vdot(one, one) for one in noise])
-        sums = jnp.stack([one.sum() for one in noise])
+        squares = jnp.stack([jnp.vdot(values, values) for values in noise])
+        sums = jnp.stack([values.sum() for values in noise])
         first = here.first_rows[-1] * here.num_columns
-        return squares, sums, self._matrix(noise).reshape(-1)[first + here.joined_places]
+        return squares, sums, self._matrix(noise).reshape(-1)[first + here.joined_positions]

@@ -124,7 +124,7 @@ class KeptStatistics:
         """Whether two passes were seen, and not yet compared."""
         return len(self._inputs) == 2
 
-    def found(self) -> list[str]:
+    def changed_names(self) -> list[str]:
         """Names of buffers that hold statistics of records; two passes must have been seen."""
         first, second = self._inputs
         changing, before = self._changing, self._before
@@ -291,7 +291,7 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(
-        ((one == other) | ((one != one) & (other != other))).all()
+def _same(first: Tensor, other: Tensor) -> bool:
+    return first.shape == other.shape and bool(
+        ((first == other) | ((first != first) & (other != other))).all()
     )

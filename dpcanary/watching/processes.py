@@ -66,13 +66,13 @@ class ShardedDirections(Directions):
 
     def names_of_sampled(self, names: Sequence[str]) -> list[str]:
         """The names of the tensors `sampled` in all processes."""
-        found = np.zeros((len(self._num_sampled), max(self._num_sampled)))
-        found[self._processes.rank, : len(self.sampled)] = self.sampled
-        places = self._processes.sum(found.ravel()).reshape(found.shape).astype(int)
+        sampled = np.zeros((len(self._num_sampled), max(self._num_sampled)))
+        sampled[self._processes.rank, : len(self.sampled)] = self.sampled
+        positions = self._processes.sum(sampled.ravel()).reshape(sampled.shape).astype(int)
         return [
             f"{names[place]} in process {rank}"
             for rank, count in enumerate(self._num_sampled)
-            for place in places[rank, :count]
+            for place in positions[rank, :count]
         ]
 
     def project(self, tensors: Sequence[Tensor]) -> Floats:

@@ -57,7 +57,7 @@ _NOISE_NOT_FINITE = (
 
 
 @dataclass(frozen=True)
-class StepTold:
+class StepSettings:
     """What the training says of a step.
 
     Attributes:
@@ -100,7 +100,7 @@ class StepTold:
 class _Step:
     """What waits for its evaluation, in little memory, which the training needs more."""
 
-    told: StepTold
+    step_settings: StepSettings
     residuals: NDArray[np.float32]
     added: NDArray[np.float32]
     squares: Floats
@@ -166,7 +166,7 @@ class Recorder:
         num_steps: steps that were recorded.
         journal: the file that is kept up to date; None if there is none.
         directions: of the canaries.
-        told: what was told of the present step; None between steps.
+        step_settings: those of the present step; None between steps.
         others: the projections of the sum without canaries, in units of C; shape (K,).
         added: what the canaries add in the present step, in units of C; shape (K,).
         not_seen: what an adapter could not find out, in words; empty if there is nothing.
@@ -279,13 +279,13 @@ class Recorder:
         self.num_steps = 0
         self._phases: list[Phase] = []
         self._looks: list[int] = []
-        self._known, self._unknown = np.zeros(num_canaries), np.zeros(num_canaries)
+        self._known_ratios, self._unknown_ratios = np.zeros(num_canaries), np.zeros(num_canaries)
         self._start: Floats | None = None
         self._last: Floats | None = None
         self._measured = Measured()
         self._waiting: list[_Step] = []
         self._flushed = time.monotonic()
-        self.told: StepTold | None = None
+        self.step_settings: StepSettings | None = None
         self._is_from_journal = False
         self._begun_at = 0
         self.not_seen = ""
@@ -364,15 +364,17 @@ class Recorder:
         self._last = self.directions.project([tensor.detach() for tensor in parameters])
 
     @torch.no_grad()
-    def before_noise(self, sums: Sequence[Tensor], told: StepTold, *, inserts: bool = True) -> None:
+    def before_noise(
+        self, sums: Sequence[Tensor], step_settings: StepSettings, *, inserts: bool = True
+    ) -> None:
         """Adds the canaries to the sum of clipped gradients, in place.
 
         Args:
             sums: one contiguous tensor for each trained parameter.
-            told: what the training says of the step.
+            step_settings: what the training says of the step.
             inserts: whether this process puts the canaries in: one of several does.
         """
-        amounts = self.begin(told, self.directions.project(sums))
+        amounts = self.begin(step_settings, self.directions.project(sums))
         if self.end is not None:
             return
         if inserts:
@@ -380,7 +382,7 @@ class Recorder:
         self._sums = sums
         self._versions = [tensor._version for tensor in sums]
 
-    def begin(self, told: StepTold, projections: Floats) -> Floats:
+    def begin(self, step_settings: StepSettings, projections: Floats) -> Floats:
         """Begins a step, of whose sum the projections are known: what the canaries add to it.
 
         Both have shape (K,), in the units of the sum.
@@ -389,18 +391,18 @@ class Recorder:
             InputError: if the first step has a noise multiplier, C, q or batch size that is out of
                 range. At a later step this is an alarm, which ends watching.
         """
-        if not self.can_judge(told):
+        if not self.can_judge(step_settings):
             return np.zeros(self.num_canaries)
         self._is_from_journal = False  # a loop that gives no parameters cannot be compared
         if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             # Between steps, so that the parameters are those after the recorded steps.
             self.write()
-        self.told = told
-        self.others = projections / told.max_grad_norm
-        self.added = self._takes_part(told)
-        return self.added * told.max_grad_norm
+        self.step_settings = step_settings
+        self.others = projections / step_settings.max_grad_norm
+        self.added = self._takes_part(step_settings)
+        return self.added * step_settings.max_grad_norm
 
-    def can_judge(self, told: StepTold) -> bool:
+    def can_judge(self, step_settings: StepSettings) -> bool:
         """Whether a step with these settings is watched; if they are out of range, watching ends.
 
         Raises:
@@ -408,7 +410,7 @@ class Recorder:
         """
         if self.end is None:
             try:
-                told.check()
+                step_settings.check()
             except InputError as error:
                 if not self.num_steps:
                     raise
@@ -419,7 +421,7 @@ class Recorder:
         """Raises an alarm at the present step, and ends watching before it."""
         self.evaluate()
         self.end = Alarm(self.num_steps + 1, kind, message, 0.0)
-        self.told, self._sums = None, ()
+        self.step_settings, self._sums = None, ()
         self._start = self._last = None
         if self.alarm is None:
             self.raise_alarm(self.end)
@@ -450,7 +452,7 @@ class Recorder:
         """
         if self.end is not None:
             return
-        if self.told is None:
+        if self.step_settings is None:
             raise InputError("call before_noise first, with the sum without noise")
         checked_real("scale", scale)
         self.record(self.noise_of(noisy, scale=scale), self.others)
@@ -465,16 +467,16 @@ class Recorder:
             is_of_sum = not np.isfinite(others).all() or not _all_finite(self._sums)
             self.ends("not_finite", _SUM_NOT_FINITE if is_of_sum else _NOISE_NOT_FINITE)
             return
-        told = self.told
-        assert told is not None, "before_noise comes first"
+        step_settings = self.step_settings
+        assert step_settings is not None, "before_noise comes first"
         along, added, others = self._whitened(
-            np.array([noise.projections / told.max_grad_norm, self.added, others])
+            np.array([noise.projections / step_settings.max_grad_norm, self.added, others])
         )
-        sigma = told.noise_on_gradients
-        size = sigma * told.max_grad_norm if self._tests_coordinates else nan
+        sigma = step_settings.noise_on_gradients
+        size = sigma * step_settings.max_grad_norm if self._tests_coordinates else nan
         self._waiting.append(
             _Step(
-                told,
+                step_settings,
                 residuals=(along / sigma).astype(np.float32),
                 added=added.astype(np.float32),
                 squares=noise.squares / size**2,
@@ -483,26 +485,26 @@ class Recorder:
                 along_sum=_component(*noise.with_sum) / size,
             )
         )
-        weight = self._weight_of_sum(told, added) / sigma**2
-        self._unknown += weight * (along + added + others)
+        weight = self._weight_of_sum(step_settings, added) / sigma**2
+        self._unknown_ratios += weight * (along + added + others)
         self.num_steps += 1
-        self.told, self._sums = None, ()
-        self._add_phase(told)
+        self.step_settings, self._sums = None, ()
+        self._add_phase(step_settings)
         late = time.monotonic() - self._flushed > _SECONDS_AT_ONCE
         if late or len(self._waiting) >= _STEPS_AT_ONCE:
             self.evaluate()
 
-    def _takes_part(self, told: StepTold) -> Floats:
+    def _takes_part(self, step_settings: StepSettings) -> Floats:
         """What each canary adds to the sum of the present step, in units of C; shape (K,)."""
-        return self._secrets.added(self.num_steps, sample_rate=told.sample_rate)
+        return self._secrets.added(self.num_steps, sample_rate=step_settings.sample_rate)
 
     def _whitened(self, step: Floats) -> Floats:
         """Noise, canaries and other records along the canaries, as if noise were independent."""
         return step
 
-    def _weight_of_sum(self, told: StepTold, added: Floats) -> Floats:
-        """Of a step in the sum of all updates, over the noise's variance."""
-        return np.array(told.sample_rate)
+    def _weight_of_sum(self, step_settings: StepSettings, added: Floats) -> Floats:
+        """The weight of a step in the sum of all updates, over the noise's variance."""
+        return np.array(step_settings.sample_rate)
 
     def _ratios(
         self, residuals: NDArray[np.float32], added: Floats, noises: Floats, rates: Floats
@@ -515,8 +517,8 @@ class Recorder:
             adjacency=self._adjacency,
         )
 
-    def _add_phase(self, told: StepTold) -> None:
-        phase = Phase(told.noise_multiplier, told.sample_rate, 1)
+    def _add_phase(self, step_settings: StepSettings) -> None:
+        phase = Phase(step_settings.noise_multiplier, step_settings.sample_rate, 1)
         if self._phases and self._phases[-1].is_like(phase):
             phase = replace(phase, num_steps=self._phases.pop().num_steps + 1)
         self._phases.append(phase)
@@ -527,19 +529,19 @@ class Recorder:
         steps, self._waiting = self._waiting, []
         if not steps:
             return
-        told = [step.told for step in steps]
-        rates = np.array([one.sample_rate for one in told])
-        noises = np.array([one.noise_on_gradients for one in told])
+        settings_of_steps = [step.step_settings for step in steps]
+        rates = np.array([settings.sample_rate for settings in settings_of_steps])
+        noises = np.array([settings.noise_on_gradients for settings in settings_of_steps])
         residuals = np.array([step.residuals for step in steps])
         added = np.array([step.added for step in steps])
-        self._known += self._ratios(residuals, added, noises, rates).sum(axis=0)
+        self._known_ratios += self._ratios(residuals, added, noises, rates).sum(axis=0)
         seen = StepsSeen(
             residuals=residuals.astype(np.float64),
             squares=np.array([step.squares for step in steps]),
             sums=np.array([step.sums for step in steps]),
             first=np.array([step.first for step in steps]),
             along_sum=np.array([step.along_sum for step in steps]),
-            batch_sizes=np.array([one.batch_size for one in told]),
+            batch_sizes=np.array([settings.batch_size for settings in settings_of_steps]),
             sample_rates=rates,
             num_records=self._num_records,
         )
@@ -580,7 +582,7 @@ class Recorder:
         if self.num_steps not in self._looks:
             self._looks.append(self.num_steps)
         self.write()
-        scores = {"all_updates_known": self._known, "all_updates": self._unknown}
+        scores = {"all_updates_known": self._known_ratios, "all_updates": self._unknown_ratios}
         if self._start is not None and self._last is not None:
             # Optimizers go against the gradient.
             scores["last_model"] = self._start - self._last
@@ -611,8 +613,8 @@ class Recorder:
         self.evaluate()
         evidence = self._evidence.state()
         arrays = {
-            "known": self._known.copy(),
-            "unknown": self._unknown.copy(),
+            "known": self._known_ratios.copy(),
+            "unknown": self._unknown_ratios.copy(),
             "start": np.empty(0) if self._start is None else self._start,
             "last": np.empty(0) if self._last is None else self._last,
             **{f"evidence_{name}": np.asarray(value) for name, value in evidence.items()},
@@ -660,7 +662,10 @@ class Recorder:
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
         self.end = None if header["end"] is None else Alarm(**header["end"])
-        self._known, self._unknown = np.array(arrays["known"]), np.array(arrays["unknown"])
+        self._known_ratios, self._unknown_ratios = (
+            np.array(arrays["known"]),
+            np.array(arrays["unknown"]),
+        )
         self._start = np.array(arrays["start"]) if len(arrays["start"]) else None
         self._last = np.array(arrays["last"]) if len(arrays["last"]) else None
         self._measured = Measured.of(arrays)
@@ -741,7 +746,7 @@ def read_state(path: Path | str) -> dict[str, Any] | None:
 
 
 def _component(product: float, square: float) -> float:
-    """Of the noise along the sum; NaN where there is no sum."""
+    """The component of the noise along the sum; NaN where there is no sum."""
     return float(product / sqrt(square)) if square > 0 else nan
 
 

@@ -36,7 +36,7 @@ class ModelOfOpacus:
 
     @property
     def norms(self) -> Tensor | None:
-        """Of the gradients of the last batch's records, with ghost clipping."""
+        """Norms of the gradients of the last batch's records, with ghost clipping."""
         norms: Tensor | None = self.module._per_sample_gradient_norms if self.clips else None
         return norms
 

@@ -186,7 +186,7 @@ class WatchedTraining:
     def _combined(self, threat_model: str, conversion: Conversion) -> EpsilonEstimate:
         scores = self.scores[threat_model]
         of_family = self.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None
-        found = estimate_epsilon(
+        bound = estimate_epsilon(
             world0_scores=scores.world0,
             world1_scores=scores.world1,
             delta=self.delta,
@@ -194,7 +194,7 @@ class WatchedTraining:
             conversion=conversion,
             mechanism=of_family,
         )
-        return replace(found, assumption=f"{found.assumption}; {_ASSUMED}")
+        return replace(bound, assumption=f"{bound.assumption}; {_ASSUMED}")
 
     def _guessed(self, threat_model: str) -> OneRunEstimate:
         scores, conversion = self.scores[threat_model], self._conversion_of_guesses
@@ -213,13 +213,13 @@ class WatchedTraining:
     @cached_property
     def all_bounds(self) -> list[Bound]:
         """A bound for each threat model and rule. Each holds on its own."""
-        found = []
+        bounds = []
         for threat_model in self.scores:
             is_known = threat_model == "all_updates_known"
             combined = self.estimate if is_known else self._combined(threat_model, self._chosen)
             guessed = self._guessed(threat_model)
             rule, conversion = combined.threshold_rule, combined.conversion.value
-            found += [
+            bounds += [
                 Bound(
                     threat_model, rule, conversion, INDEPENDENT, combined.epsilon_lower, is_known
                 ),
@@ -232,11 +232,11 @@ class WatchedTraining:
                     guessed.epsilon_lower if self.num_canaries >= FEWEST_COINS else 0.0,
                 ),
             ]
-        return found
+        return bounds
 
     @property
     def bounds(self) -> pd.DataFrame:
-        """The same as a table."""
+        """The bounds as a table."""
         return pd.DataFrame([vars(bound) for bound in self.all_bounds])
 
     @cached_property
@@ -268,7 +268,7 @@ class WatchedTraining:
 
     @property
     def p_value(self) -> float:
-        """Of the claim that the canaries are as private as was accounted."""
+        """The p-value of the claim that the canaries are as private as was accounted."""
         return self.claim.p_value
 
     @property

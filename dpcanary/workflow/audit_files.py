@@ -28,8 +28,8 @@ def option(name: str, *values: object) -> str:
         >>> option("files", "a b.csv", "c.csv"), option("files", None)
         ("--files 'a b.csv' c.csv", '')
     """
-    given = [shlex.quote(str(value)) for value in values if value is not None]
-    return " ".join([f"--{name}", *given]) if given else ""
+    texts = [shlex.quote(str(value)) for value in values if value is not None]
+    return " ".join([f"--{name}", *texts]) if texts else ""
 
 
 def options_of(job: Callable[[Wildcards], str], **others: object) -> Callable[[Wildcards], str]:
@@ -40,10 +40,10 @@ def options_of(job: Callable[[Wildcards], str], **others: object) -> Callable[[W
     """
 
     def of_job(wildcards: Wildcards) -> str:
-        given = {
+        options = {
             name: value(wildcards) if callable(value) else value for name, value in others.items()
         }
-        return _options({"job": job(wildcards), **given})
+        return _options({"job": job(wildcards), **options})
 
     return with_known_signature(of_job)
 
@@ -136,7 +136,8 @@ class AuditRules:
         """The files of a role that a job reads which makes this kind of product; none if none."""
         return self.by_audit(
             lambda audit: [
-                f"{self._results}/{one.path}" for one in self._product(kind, audit).inputs[role]
+                f"{self._results}/{product.path}"
+                for product in self._product(kind, audit).inputs[role]
             ]
         )
 
@@ -156,8 +157,8 @@ class AuditRules:
         return [wildcards.audit, audit.canary, audit.score]
 
     def _product(self, kind: str, audit: str) -> Product:
-        made: Product | list[Product] = getattr(self._products, kind)(audit)
-        return made if isinstance(made, Product) else made[0]
+        products: Product | list[Product] = getattr(self._products, kind)(audit)
+        return products if isinstance(products, Product) else products[0]
 
     def _audit_of(self, wildcards: Wildcards) -> str:
         """An audit that a job is for."""

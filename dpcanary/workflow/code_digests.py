@@ -32,8 +32,8 @@ def imports_of(program: Path, root: Path) -> list[str]:
     counts. Paths are relative to `root`, the folder that contains the package, and sorted after
     the program.
     """
-    found = _closure([program], {_PACKAGE: root}) - {program}
-    return [str(path.relative_to(root)) for path in [program, *sorted(found)]]
+    modules = _closure([program], {_PACKAGE: root}) - {program}
+    return [str(path.relative_to(root)) for path in [program, *sorted(modules)]]
 
 
 def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) -> str:
@@ -91,15 +91,15 @@ def _folder_of(package: str) -> Path:
     spec = find_spec(package) if package else None
     if spec is None:
         raise InputError(f"there is no package {package!r} here; install it")
-    places = [*(spec.submodule_search_locations or [str(spec.origin)])]
-    return Path(places[0]).parent
+    folders = [*(spec.submodule_search_locations or [str(spec.origin)])]
+    return Path(folders[0]).parent
 
 
 class _Beside(dict[str, Path]):
     """The folders of packages; with those beside a module of the user's own, looked up by name."""
 
-    def __init__(self, folder: Path, top: str, known: Packages) -> None:
-        super().__init__({**known, top: folder})
+    def __init__(self, folder: Path, top: str, packages: Packages) -> None:
+        super().__init__({**packages, top: folder})
         self._folder = folder
         self._is_own = "site-packages" not in folder.parts
 
@@ -115,8 +115,8 @@ class _Beside(dict[str, Path]):
 
 def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
     """All files of the packages that some files import, directly or not."""
-    found: set[Path] = set()
-    known: set[str] = set()
+    files: set[Path] = set()
+    seen_names: set[str] = set()
     pending = [*start]
     while pending:
         path = pending.pop()
@@ -124,12 +124,12 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
             names = _imported_names(path.read_text(encoding="utf-8"), _package_of(path, packages))
         except SyntaxError as error:
             raise InputError(f"{path}, line {error.lineno}: {error.msg}") from None
-        for name in {*names} - known:
-            new = {*_module_files(name, packages)} - found
-            found |= new
+        for name in {*names} - seen_names:
+            new = {*_module_files(name, packages)} - files
+            files |= new
             pending.extend(new)
-        known |= {*names}
-    return found
+        seen_names |= {*names}
+    return files
 
 
 def _module_files(name: str, packages: Packages) -> Iterator[Path]:

@@ -71,7 +71,7 @@ def _say(text: str) -> None:
 
 def failures(logs: Path, *, since: float) -> list[str]:
     """For each log with an error, written after `since`: its name, and the last error."""
-    found = []
+    reasons = []
     for path in sorted(logs.rglob("*.log")):
         if path.stat().st_mtime < since:
             continue
@@ -79,5 +79,5 @@ def failures(logs: Path, *, since: float) -> list[str]:
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             name = path.relative_to(logs).with_suffix("")
-            found.append(f"{name}: {errors[-1].removeprefix('error: ')}")
-    return found
+            reasons.append(f"{name}: {errors[-1].removeprefix('error: ')}")
+    return reasons

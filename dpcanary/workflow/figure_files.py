@@ -38,7 +38,7 @@ class FigureRules:
         """The files that the job's figure is drawn from, by what they are."""
         name = wildcards.figure
         audits = self._products.audits_of(name)
-        places = {
+        paths = {
             "summary": [f"summaries/{name}.tsv"],
             "ceilings": [f"ceilings/{name}.tsv"] if self._figures[name].shown else [],
             "ratios": [f"ratios/{name}.tsv"],
@@ -46,7 +46,7 @@ class FigureRules:
             "profiles": [f"profiles/{audit}.tsv" for audit in audits],
         }
         roles = self.kind(wildcards).files
-        return {role: [f"{self._results}/{path}" for path in places[role]] for role in roles}
+        return {role: [f"{self._results}/{path}" for path in paths[role]] for role in roles}
 
     def settings(self, wildcards: Wildcards) -> str:
         """The settings of the job's figure, as JSON."""
@@ -71,13 +71,13 @@ class FigureRules:
 
     def settings_of(self, kind: str) -> Callable[[Wildcards], str]:
         """The settings of a job of a figure: of its ceilings or its ratios."""
-        made: Callable[[str], Product] = getattr(self._products, kind)
-        return lambda wildcards: made(wildcards.figure).settings
+        product_of: Callable[[str], Product] = getattr(self._products, kind)
+        return lambda wildcards: product_of(wildcards.figure).settings
 
     def job(self, kind: str) -> Callable[[Wildcards], str]:
         """What a job of a figure makes: the figure, its ceilings or its ratios; and from what."""
-        made: Callable[[str], Product] = getattr(self._products, kind)
-        return lambda wildcards: made(wildcards.figure).job.to_json()
+        product_of: Callable[[str], Product] = getattr(self._products, kind)
+        return lambda wildcards: product_of(wildcards.figure).job.to_json()
 
     def numbers_of_runs(self, wildcards: Wildcards) -> list[int]:
         """The numbers of first runs of a figure at which the job's audit has estimates."""
@@ -85,14 +85,14 @@ class FigureRules:
 
     def job_by_runs(self, wildcards: Wildcards) -> str:
         """What a job of estimates by runs makes, and from what."""
-        made = self._products.estimates_by_runs(wildcards.figure, wildcards.audit)
-        return made.job.to_json()
+        product = self._products.estimates_by_runs(wildcards.figure, wildcards.audit)
+        return product.job.to_json()
 
     def job_of_table(self, wildcards: Wildcards) -> str:
         """What a job of a table of bounds makes, and from what."""
-        made = {role: self._of_table(wildcards, role) for role in ("estimates", "accounting")}
+        inputs = {role: self._of_table(wildcards, role) for role in ("estimates", "accounting")}
         config = Product("experiment", self._products.experiment.to_json())
-        return Product(wildcards.table, "", {**made, "experiment": [config]}).job.to_json()
+        return Product(wildcards.table, "", {**inputs, "experiment": [config]}).job.to_json()
 
     def scores_of_ceilings(self, wildcards: Wildcards) -> list[str]:
         """The scores of the audits in the job's figure."""
@@ -106,7 +106,7 @@ class FigureRules:
         name = wildcards.table
         figure = None if name == "summary" else name.rpartition("/")[2]
         rows = self._products.summary(self.tables[name], figure=figure)
-        return [one for row in rows for one in row.inputs[role]]
+        return [product for row in rows for product in row.inputs[role]]
 
     def _paths(self, products: Sequence[Product]) -> list[str]:
-        return [f"{self._results}/{one.path}" for one in products]
+        return [f"{self._results}/{product.path}" for product in products]

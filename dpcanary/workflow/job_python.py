@@ -24,10 +24,10 @@ def path_of_python() -> str:
     `python` is then another one, or none. That one is taken only if it has what jobs need, and this
     one has not, because Snakemake has an environment of its own.
     """
-    found = shutil.which("python")
-    if found and Path(found).parent == Path(sys.executable).parent:
+    python = shutil.which("python")
+    if python and Path(python).parent == Path(sys.executable).parent:
         return ""
-    if found and not _has_needed(sys.executable) and _has_needed(found):
+    if python and not _has_needed(sys.executable) and _has_needed(python):
         return ""
     return f"export PATH={shlex.quote(str(Path(sys.executable).parent))}{os.pathsep}$PATH; "
 
@@ -41,11 +41,11 @@ def _has_needed(python: str) -> bool:
 
 def paths_of_code(*, own: Path | None) -> str:
     """A shell command by which jobs import this library, unless it is installed beside Python."""
-    found = f"export {OWN_CODE}={shlex.quote(str(own))}; " if own else ""
+    exports = f"export {OWN_CODE}={shlex.quote(str(own))}; " if own else ""
     if IS_CLONE:
         library = shlex.quote(str(LIBRARY))
-        found += f"export PYTHONPATH={library}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
-    return found
+        exports += f"export PYTHONPATH={library}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
+    return exports
 
 
 class JobServer:

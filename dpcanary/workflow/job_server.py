@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-# What every shell sets anew.
+# Variables that every shell sets itself.
 _OF_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -48,23 +48,23 @@ def ask(name: str, arguments: list[str]) -> NoReturn:
     job = 0
     # Until there is a job, a signal ends this process at once; the server then kills the job that
     # it may have started meanwhile.
-    taken = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
-    for number in taken:
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
         signal.signal(number, signal.SIG_DFL)
     server = socket.socket(socket.AF_UNIX)
     with suppress(OSError):
         # In the kernel's own namespace, which leaves no file behind. Others may look into it.
         server.connect(f"\0{name}")
         if _is_own(server):
-            told = _packed(arguments)
-            socket.send_fds(server, [len(told).to_bytes(4, "big")], [0, 1, 2])
-            server.sendall(told)
+            request = _packed(arguments)
+            socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
+            server.sendall(request)
             job = _number(server) or 0
     if not job:  # no server, or it refuses what it cannot run as a Python of its own would
         os.execvp("python", ["python", *arguments])
     # From here on, Ctrl-C reaches the job by itself, and `kill` is passed on: this waits for what
     # the job does.
-    for number in taken:
+    for number in handled:
         signal.signal(
             number,
             signal.SIG_IGN if number == signal.SIGINT else lambda number, _: os.kill(job, number),
@@ -96,8 +96,8 @@ def _end_by(number: int) -> None:
 def _is_own(connection: socket.socket) -> bool:
     """Whether the process on the other side is of the same user."""
     size = 3 * 4  # process, user and group
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int.from_bytes(told[4:8], sys.byteorder) == os.getuid()
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int.from_bytes(credentials[4:8], sys.byteorder) == os.getuid()
 
 
 def _packed(arguments: list[str]) -> bytes:
@@ -117,19 +117,19 @@ def _of_python(environment: list[str]) -> list[str]:
 
 def _number(connection: socket.socket) -> int | None:
     """The next number of four bytes; None if the other side has closed."""
-    found = _received(connection, 4)
-    return int.from_bytes(found, "big") if len(found) == 4 else None
+    received = _received(connection, 4)
+    return int.from_bytes(received, "big") if len(received) == 4 else None
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
     """As many bytes, or fewer if the other side has closed."""
-    found = b""
+    received = b""
     try:
-        while len(found) < size and (part := connection.recv(size - len(found))):
-            found += part
+        while len(received) < size and (part := connection.recv(size - len(received))):
+            received += part
     except ConnectionError:
         return b""
-    return found
+    return received
 
 
 def _kill(job: int) -> None:
@@ -204,7 +204,9 @@ class Server:
         self._is_over = False
         self._watch = IdleWatch(60 * float(os.environ.get(IDLE, _IDLE_MINUTES)))
         # A job gets back the handlers that Python has started with.
-        self._handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGHUP)}
+        self._handlers = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)
+        }
 
     def run(self) -> None:
         """Serves."""
@@ -309,11 +311,13 @@ class Server:
         _send(connection, status)
         connection.close()
 
-    def _be(self, folder: str, arguments: list[str], streams: list[int], told: int) -> NoReturn:
+    def _be(
+        self, folder: str, arguments: list[str], streams: list[int], names_pipe: int
+    ) -> NoReturn:
         """Becomes the job, and tells at its end what it has imported."""
         import runpy
 
-        status, known = 1, {*sys.modules}
+        status, modules_before = 1, {*sys.modules}
         try:
             for place, stream in enumerate(streams):
                 os.dup2(stream, place)
@@ -337,8 +341,8 @@ class Server:
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
-                names = " ".join(name for name in sys.modules if name not in known)
-                os.write(told, names.encode()[:_MOST_BYTES])
+                names = " ".join(name for name in sys.modules if name not in modules_before)
+                os.write(names_pipe, names.encode()[:_MOST_BYTES])
             finally:
                 os._exit(status)
 

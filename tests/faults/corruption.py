@@ -161,7 +161,7 @@ def _read_release(path: Path) -> Any:
         tempfile.TemporaryDirectory() as folder,
     ):
         release.check({"scores/a.npz": ORIGIN})
-        release.unpack(Path(folder), wanted=[ORIGIN])
+        release.unpack(Path(folder), members=[ORIGIN])
         return read_arrays(Path(folder) / "scores/a.npz")
 
 

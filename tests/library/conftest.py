@@ -47,12 +47,12 @@ def few_told_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from dpcanary.estimation.null_distributions import statistics
 
     for module in (error_rates, simulation):
-        monkeypatch.setattr(module, "MOST_TOLD_APART", 300)
+        monkeypatch.setattr(module, "MOST_DISTINCT", 300)
     monkeypatch.setattr(store, "_LARGEST_SIZE", 300)
     monkeypatch.setattr(error_rates, "_AT_ENDS", 8)
     monkeypatch.setattr(error_rates, "_IN_HALF", 10)
     caches = (
-        error_rates.counts_told_apart, error_rates.simultaneous_local_level,
+        error_rates.distinct_counts, error_rates.simultaneous_local_level,
         statistics.scan_terms, store.own_table, store.null_table,
     )  # fmt: skip
     for cached in caches:

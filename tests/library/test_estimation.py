@@ -15,7 +15,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks, expected_bound
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
-    counts_told_apart,
+    distinct_counts,
     simultaneous_local_level,
 )
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
@@ -177,7 +177,7 @@ def naive_rates(scores0, scores1, threshold: float, levels, *, at_all: bool = Fa
     for wrong, level in zip((scores1 >= threshold, scores0 < threshold), levels[::-1], strict=True):
         errors, trials = int(np.sum(wrong)), len(wrong)
         if at_all:
-            errors = next(int(k) for k in counts_told_apart(trials) if k >= errors)
+            errors = next(int(k) for k in distinct_counts(trials) if k >= errors)
         rates.append(naive_upper(errors, trials, level))
     return tuple(rates)
 

@@ -7,7 +7,7 @@ from scipy.stats import beta
 
 from dpcanary.errors import InputError
 from dpcanary.estimation import error_rates
-from dpcanary.estimation.error_rates import LEVEL, LOCAL_LEVELS, MOST_TOLD_APART, counts_told_apart
+from dpcanary.estimation.error_rates import LEVEL, LOCAL_LEVELS, MOST_DISTINCT, distinct_counts
 
 
 def failure(num_scores: int, level: float) -> float:
@@ -25,7 +25,7 @@ def test_one_score_has_one_bound_and_two_are_an_integral(level):
 @pytest.mark.parametrize("num_scores", [10, 300, 700])
 def test_against_simulation(num_scores, few_told_apart):
     repeats, level = 10_000, 0.01
-    ranks = counts_told_apart(num_scores)[:-1] + 1
+    ranks = distinct_counts(num_scores)[:-1] + 1
     assert (len(ranks) < num_scores) == (num_scores > 300)
     uniform = np.sort(np.random.default_rng(5).random((repeats, num_scores)), axis=1)
     least = (1 - betainc(ranks, num_scores - ranks + 1.0, uniform[:, ranks - 1])).min(axis=1)
@@ -50,7 +50,7 @@ def test_the_table_is_exact_where_checked_and_falls_in_small_steps():
     assert (np.diff(levels) < 0).all()
     assert (levels[1:] / levels[:-1]).min() > 0.97
     assert (sizes[1:] / sizes[:-1]).max() < 1.101
-    assert sizes[-1] == MOST_TOLD_APART
+    assert sizes[-1] == MOST_DISTINCT
     # Between entries the next larger one serves.
     for size in ((sizes[3] + sizes[4]) // 2, sizes[4]):
         assert error_rates.simultaneous_local_level(num_scores=int(size), level=LEVEL) == levels[4]
@@ -79,11 +79,11 @@ def test_other_ways_to_compute_change_no_digit_that_counts(name, value, error, m
     assert [failure(2_000, level) for level in (1e-3, 0.01)] == pytest.approx(exact, abs=error)
 
 
-@pytest.mark.parametrize("num_scores", [MOST_TOLD_APART + 1, 1_000_000, 10_000_001])
+@pytest.mark.parametrize("num_scores", [MOST_DISTINCT + 1, 1_000_000, 10_000_001])
 def test_of_many_scores_counts_are_dense_where_they_are_few(num_scores):
-    for few in (1, 7, MOST_TOLD_APART):
-        assert [*counts_told_apart(few)] == [*range(few + 1)]
-    counts = counts_told_apart(num_scores)
+    for few in (1, 7, MOST_DISTINCT):
+        assert [*distinct_counts(few)] == [*range(few + 1)]
+    counts = distinct_counts(num_scores)
     assert (counts[0], counts[-1]) == (0, num_scores)
     assert (np.diff(counts) > 0).all()
     assert len(counts) < 2_600
@@ -94,6 +94,6 @@ def test_of_many_scores_counts_are_dense_where_they_are_few(num_scores):
     steps = np.diff(half) / np.sqrt(half[1:])
     assert steps.max() < 1.05 * np.sqrt(2 * num_scores) / 1_024 + 1 / np.sqrt(2_000)
     errors = np.array([0, 3, 255, 1_000, num_scores // 2 + 1, num_scores])
-    rounded = error_rates.next_told_apart(errors, num_scores)
+    rounded = error_rates.next_distinct(errors, num_scores)
     assert np.isin(rounded, counts).all()
     assert [*rounded] == [counts[counts >= error].min() for error in errors]

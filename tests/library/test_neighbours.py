@@ -633,14 +633,14 @@ def test_batches_of_loaders_are_noted_as_they_are_given(num_workers, kind):
     loader = DataLoader(dataset, batch_size=4, shuffle=True, num_workers=num_workers)
     with loaders_noted(reader, lambda own: own is private):
         for values, _ in loader:
-            [batch] = reader.taken()
+            [batch] = reader.take_batches()
             assert batch.loaded
             expected = [5.0 if value == 77 else value for value in values[:, 0].tolist()]
             assert batch.records.tolist() == expected
             assert len(batch.values) == len(values)
         with torch.no_grad():
             next(iter(loader))
-        assert reader.taken() == []
+        assert reader.take_batches() == []
     assert given[5][0] == 5  # the original is unchanged
 
 
@@ -657,14 +657,14 @@ def test_rows_of_tensors_and_arrays_are_noted():
         (lambda: numbers[np.array([6, 6])], [6, 6]),
         (lambda: (numbers + 1)[-1], [9]),
     ):
-        reader.taken()
+        reader.take_batches()
         plain = taken()
         assert type(plain) not in (NotingTensor, NotingArray)
-        assert reader.taken()[-1].records.tolist() == expected
+        assert reader.take_batches()[-1].records.tolist() == expected
     # What is most of the records is followed, in its own order.
     order = torch.tensor([9, 8, 7, 6, 5, 4])
     values[order][2:3]
-    assert reader.taken()[-1].records.tolist() == [7]
+    assert reader.take_batches()[-1].records.tolist() == [7]
     assert type(values.mean(dim=0)) is torch.Tensor
     assert type(values @ torch.ones(2)) is torch.Tensor
 
@@ -682,7 +682,7 @@ def test_batches_of_any_kind_are_noted_without_copies_that_are_larger():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 1_000_000
-    sums = reader.taken()[1].values
+    sums = reader.take_batches()[1].values
     assert [*np.flatnonzero(sums != sums[0])] == [3]
 
 

@@ -16,7 +16,7 @@ from scipy.stats import ks_2samp
 from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.accounting import gdp_mu, trade_off_curve
 from dpcanary.core.files import read_arrays, write_arrays
-from dpcanary.estimation.error_rates import counts_told_apart
+from dpcanary.estimation.error_rates import distinct_counts
 from dpcanary.estimation.families import AUC, GDP, GRID, STRICT_SCAN, Family, direct_family
 from dpcanary.estimation.null_distributions import null_tables as store
 from dpcanary.estimation.null_distributions import simulated_nulls as simulation
@@ -47,7 +47,7 @@ def normal_scores(rng: np.random.Generator, mu: float, sizes: tuple[int, int]) -
 
 def naive_statistics(x, y, family: Family, significance: float) -> list[float]:
     """Both scans and the AUC, one threshold at a time, at the counts that are told apart."""
-    kept0, kept1 = counts_told_apart(len(x)), counts_told_apart(len(y))
+    kept0, kept1 = distinct_counts(len(x)), distinct_counts(len(y))
     ordered, losses, strengths = np.sort(x), 0, ([], [])
     for fn, next_fn in itertools.pairwise(kept0):
         fp = min(k for k in kept1 if k >= (y >= ordered[fn]).sum())

@@ -23,7 +23,7 @@ from dpcanary.accounting import gdp_epsilon
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.phases import Phase
 from dpcanary.cli import app
-from dpcanary.own_training import Recorder, StepTold, read_watched
+from dpcanary.own_training import Recorder, StepSettings, read_watched
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.correlated import CorrelatedRecorder, LargestMove
 from dpcanary.watching.directions import Directions
@@ -381,7 +381,7 @@ def step_of(recorder, *, sums=None, noise=SIGMA * NORM, scale=1.0, **told) -> Re
         noise = torch.tensor(noise).float().split([part.numel() for part in sums])
     elif isinstance(noise, float):
         noise = [noise * torch.randn(part.shape) for part in sums]
-    recorder.before_noise(sums, StepTold(**told))
+    recorder.before_noise(sums, StepSettings(**told))
     noisy = [part + more.view_as(part) for part, more in zip(sums, noise, strict=True)]
     recorder.after_noise([(part / (scale or 1.0)).float() for part in noisy], scale=scale)
     return recorder
@@ -636,7 +636,7 @@ def test_a_journal_is_compared_with_the_parameters_that_a_loop_gives(tmp_path):
 
 def changed_in_place() -> None:
     recorder, sums = trained(steps=1), full(0.0)
-    recorder.before_noise(sums, StepTold(SIGMA, NORM, RATE))
+    recorder.before_noise(sums, StepSettings(SIGMA, NORM, RATE))
     for part in sums:
         part.add_(torch.randn(part.shape))
     recorder.after_noise(sums)

@@ -15,7 +15,7 @@ import torch  # noqa: E402
 from dpcanary.watching.correlated import CorrelatedRecorder  # noqa: E402
 from dpcanary.watching.directions import Directions  # noqa: E402
 from dpcanary.watching.optax import _Passes, shapes_of, watched  # noqa: E402
-from dpcanary.watching.recorder import Recorder, StepTold  # noqa: E402
+from dpcanary.watching.recorder import Recorder, StepSettings  # noqa: E402
 
 SIGMA, NORM, RATE, STEPS = 1.5, 0.7, 0.2, 60
 QUIET = {"on_alarm": lambda alarm: None}
@@ -67,7 +67,7 @@ def recorded(seed: int, *, share: float = 1.0) -> Recorder:
     recorder = Recorder(shapes_of(parameters()), seed=seed, **known)
     key = jax.random.key(seed + 5)
     privatizer = noise_addition.gaussian_privatizer(stddev=share * SIGMA * NORM, prng_key=key)
-    train(recorder, privatizer, StepTold(SIGMA, NORM, RATE), key=seed)
+    train(recorder, privatizer, StepSettings(SIGMA, NORM, RATE), key=seed)
     return recorder
 
 
@@ -107,7 +107,7 @@ def correlated(seed: int, *, times: int = 1, wrong: bool = False) -> CorrelatedR
     privatizer = noise_addition.matrix_factorization_privatizer(inverse, **drawn)
     if wrong:
         privatizer = noise_addition.gaussian_privatizer(**drawn)
-    train(recorder, privatizer, StepTold(2.5, NORM, times / STEPS), key=seed)
+    train(recorder, privatizer, StepSettings(2.5, NORM, times / STEPS), key=seed)
     return recorder
 
 

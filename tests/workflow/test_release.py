@@ -276,7 +276,7 @@ def test_an_archive_that_is_altered_is_refused_whatever_the_config_says(folder, 
         open_release(folder / "tiny.zip") as release,
     ):
         release.check(Products(experiment).of_release(Released.SCORES))
-        release.unpack(unpacked, wanted=origins)
+        release.unpack(unpacked, members=origins)
     assert "tiny.zip" in str(refused.value)
     assert not unpacked.exists()
 

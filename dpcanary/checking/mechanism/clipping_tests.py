@@ -18,7 +18,7 @@ from dpcanary.checking.mechanism.update_evidence import (
 
 # Relative, of the largest clipped norm, and of equal records' parts, in lower precision.
 _LOW_PRECISION = 1e-2
-# Of what moves where nothing should, over what a gradient of norm C moves.
+# The most that moves where nothing should, over the move by a gradient of norm C.
 _NOTHING = 0.01
 UPDATES = "updates"
 DEPENDS_ON_MORE = (
@@ -40,44 +40,48 @@ _SHOWN = 5e-3
 
 def _steps(evidence: Evidence) -> Measured:
     """The number of updates that were seen."""
-    wanted = evidence.found.settings.num_steps
+    expected = evidence.measurements.settings.num_steps
     counts = np.concatenate(
-        [one.num_updates for one in (evidence.found.quiet, evidence.found.noisy)]
+        [
+            training.num_updates
+            for training in (evidence.measurements.quiet, evidence.measurements.noisy)
+        ]
     )
     low, high = counts.min(), counts.max()
     shown = f"{low}" if low == high else f"{low} to {high}"
-    return Measured(f"{shown} updates of {wanted}", [exact(low == high == wanted)])
+    return Measured(f"{shown} updates of {expected}", [exact(low == high == expected)])
 
 
 def _updates(evidence: Evidence) -> Measured:
     """What moves where no gradient is, or beside an optimiser of PyTorch."""
-    quiet, notes = evidence.found.quiet, []
-    # Of the hidden layer, a difference of weight and bias may come from clipping of one alone.
-    places = (quiet.silent, quiet.across[..., :3, :])
+    measurements, notes = evidence.measurements, []
+    quiet = measurements.quiet
+    # In the hidden layer, weight and bias may differ because only one of them is clipped.
+    blocks = (quiet.silent, quiet.across[..., :3, :])
     elsewhere = max(
-        (float(np.abs(values).max()) for values in places if values.size),
+        (float(np.abs(values).max()) for values in blocks if values.size),
         default=0.0,
     )
     tests = [exact(elsewhere < _NOTHING, f"{elsewhere:.3g} C where no record has a gradient")]
     text = "nothing moves but by gradients and noise"
     # Almost without noise, what follows from noisy gradients also follows from clean ones.
-    stray = evidence.found.noisy.stray
+    stray = measurements.noisy.stray
     place = f"gradients are taken {stray:.2g} steps from parameters that follow from the noisy ones"
-    if evidence.found.noisy.by_yields and stray >= _NOTHING:
+    if measurements.noisy.by_yields and stray >= _NOTHING:
         notes.append(CALLED_ELSEWHERE)
     else:
         tests.append(exact(stray < _NOTHING, place))
-    if evidence.found.noisy.is_averaged:
+    if measurements.noisy.is_averaged:
         notes.append(
             "parameters are set to averages of those of several steps: post-processing, epsilon is"
             " not changed; what an average hides is not looked at"
         )
-    if evidence.found.frozen:
+    if measurements.frozen:
         notes.append(
-            f"not trained: {evidence.found.frozen}. What is trained is clipped and gets noise"
+            f"not trained: {measurements.frozen}. What is trained is clipped and gets noise"
         )
     if quiet.optimizer:
-        error = float(max(quiet.replay_error, evidence.found.noisy.replay_error))
+        error = float(max(quiet.replay_error, measurements.noisy.replay_error))
         place = f"parameters are {error:.2g} steps from where its gradients lead"
         tests.append(exact(error < _NOTHING, place))
         text = f"parameters are moved by {quiet.optimizer}"
@@ -85,21 +89,21 @@ def _updates(evidence: Evidence) -> Measured:
             f"{quiet.optimizer} is given noisy gradients alone, which are what is checked here:"
             " what it does with them is post-processing, and epsilon is not changed"
         )
-    if evidence.found.by_sums:
+    if measurements.by_sums:
         text = "parameters depend on records through noisy sums alone"
         notes.append(
             "the tests are those of the noisy sums. What follows these is post-processing, epsilon"
             " is not changed: trainings on other records that were given the same noisy sums ended"
             " at the same parameters"
         )
-    if evidence.found.filter:
+    if measurements.filter:
         notes.append(
-            f"{evidence.found.filter} after the noise: post-processing, epsilon is not changed; it"
+            f"{measurements.filter} after the noise: post-processing, epsilon is not changed; it"
             " was undone for the other tests"
         )
-    if evidence.found.weight_decay:
+    if measurements.weight_decay:
         notes.append(
-            f"weight decay of {evidence.found.weight_decay:.3g}: post-processing, epsilon is not"
+            f"weight decay of {measurements.weight_decay:.3g}: post-processing, epsilon is not"
             " changed; it was undone for the other tests"
         )
     return Measured(text, tests, "; ".join(notes))
@@ -107,8 +111,8 @@ def _updates(evidence: Evidence) -> Measured:
 
 def _history(evidence: Evidence) -> Measured:
     """What comes again in the next step, without the record being drawn again."""
-    carried = carried_over(evidence.found.quiet)
-    noise = carried_noise(evidence.found.noisy) if evidence.noise else 0.0
+    carried = carried_over(evidence.measurements.quiet)
+    noise = carried_noise(evidence.measurements.noisy) if evidence.noise else 0.0
     place = f"the noise {noise:.2g}: gradients are carried over without noise of their own"
     return Measured(f"{carried:.3g} of a gradient comes again", [exact(not carried, place)])
 
@@ -119,8 +123,8 @@ def _normalisation(evidence: Evidence) -> Measured:
     if not np.isfinite(of_batches).any():
         return Measured("no record was in any batch", [exact(holds=False)])
     if radius:
-        # Of sums that are longer, the scale is the radius over their length.
-        is_long = evidence.found.quiet.lengths > (1 - EXACT) * radius
+        # Where sums are longer, the scale is the radius over their length.
+        is_long = evidence.measurements.quiet.lengths > (1 - EXACT) * radius
         of_batches = np.where(is_long & np.isfinite(of_batches), evidence.scales, of_batches)
     usual = np.array(
         [np.nanmedian(own) if np.isfinite(own).any() else np.nan for own in of_batches.T]
@@ -143,7 +147,7 @@ def _normalisation(evidence: Evidence) -> Measured:
             " further apart: the sensitivity is that accounted"
         )
     holds = bool(max(high - 1, 1 - low) <= limit)
-    least, most = evidence.found.limits
+    least, most = evidence.measurements.limits
     if most > least * (1 + EXACT):
         note = (
             f"C is {least:.3g} to {most:.3g} times that of the settings in different steps, and the"
@@ -166,19 +170,25 @@ def _radius(evidence: Evidence) -> float:
     A projection leaves shorter sums as they are. Where no sum is shorter, nothing shows that it
     does: a sum that is scaled up to the length is turned around by one record.
     """
-    found, lengths = evidence.found, evidence.found.quiet.lengths
-    if evidence.deviation > EXACT or not are_tied(lengths) or are_tied(found.noisy.lengths):
+    measured, lengths = evidence.measurements, evidence.measurements.quiet.lengths
+    if evidence.deviation > EXACT or not are_tied(lengths) or are_tied(measured.noisy.lengths):
         return 0.0
     return 0.0 if _is_of_one_length(evidence) else float(lengths.max())
 
 
 def _is_of_one_length(evidence: Evidence) -> bool:
     """Whether all updates almost without noise that have a gradient are equally long."""
-    lengths = evidence.found.quiet.lengths
+    lengths = evidence.measurements.quiet.lengths
     if not are_tied(lengths):
         return False
-    trainings = [one for one in (evidence.found.quiet, evidence.found.small_quiet) if one]
-    least = min(one.lengths[one.drawn.any(axis=2)].min(initial=np.inf) for one in trainings)
+    trainings = [
+        training
+        for training in (evidence.measurements.quiet, evidence.measurements.small_quiet)
+        if training
+    ]
+    least = min(
+        training.lengths[training.drawn.any(axis=2)].min(initial=np.inf) for training in trainings
+    )
     return bool(least >= (1 - EXACT) * lengths.max())
 
 
@@ -190,7 +200,7 @@ def _range(scales: Array) -> str:
 
 def _clipping(evidence: Evidence) -> Measured:
     """The largest norm that a record's part has, and which norms it has at others."""
-    quiet, norms = evidence.found.quiet, clipped_norms(evidence)
+    quiet, norms = evidence.measurements.quiet, clipped_norms(evidence)
     if not np.isfinite(norms).any():
         return Measured("no record was in any batch", [exact(holds=False)])
     limit = 1 + (_LOW_PRECISION if evidence.deviation > EXACT else EXACT)
@@ -230,7 +240,7 @@ def _largest_dense(evidence: Evidence) -> float:
     Its unit is that of the smallest gradients, as in the other trainings: loops may divide by a
     constant of their own.
     """
-    dense, quiet = evidence.found.dense, evidence.found.quiet
+    dense, quiet = evidence.measurements.dense, evidence.measurements.quiet
     if dense is None or not dense.moved.size or batches_differ(evidence):
         return 0.0
     records = dense.records
@@ -252,7 +262,7 @@ def _largest_dense(evidence: Evidence) -> float:
 
 def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:
     """How clipping differs from scaling down to C, in words, if it does."""
-    before = evidence.found.quiet.norms
+    before = evidence.measurements.quiet.norms
     shown = np.isfinite(norms) & (before > 1e-2)
     n, c = before[shown], norms[shown]
     if np.abs(c / np.minimum(1.0, n) - 1).max() <= max(limit, 3 * evidence.deviation, _SHOWN):
@@ -272,7 +282,7 @@ def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:
 
 def _own_clipping(evidence: Evidence) -> Measured:
     """Parts of records that are equal: at their first draw, before their parameters move."""
-    quiet = evidence.found.quiet
+    quiet = evidence.measurements.quiet
     signed = quiet.parts.sum(axis=2) / sqrt(len(TENSORS)) / evidence.of_batches[..., None]
     at_start = fresh(quiet)
     limit = _LOW_PRECISION if evidence.deviation > EXACT else 2 * EXACT

@@ -15,8 +15,8 @@ _FAR = 20
 
 def two_sided(below: Array | float, above: Array | float) -> Array:
     """P-values of values, from the probabilities of no larger and of no smaller ones."""
-    found: Array = np.clip(2 * np.minimum(below, above), 0.0, 1.0)
-    return found
+    p_values: Array = np.clip(2 * np.minimum(below, above), 0.0, 1.0)
+    return p_values
 
 
 def least(p_values: Array, count: int | None = None) -> tuple[int, float]:
@@ -40,13 +40,13 @@ def disjoint_pairs(count: int, distance: int) -> tuple[NDArray[np.intp], NDArray
 def binomial_p_values(
     counts: NDArray[np.int64] | int, trials: int | Array, rates: Array | float
 ) -> Array:
-    """Of binomial numbers, each on its own."""
+    """P-values of binomial numbers, each on its own."""
     law = binom(trials, rates)
     return two_sided(law.cdf(counts), law.sf(np.asarray(counts) - 1))
 
 
 def spread_p_value(counts: NDArray[np.int64], trials: int, rate: float) -> float:
-    """Of the spread of independent binomial numbers around their mean, by an exact law.
+    """The p-value of the spread of independent binomial numbers around their mean, by an exact law.
 
     The statistic is the sum of their squared differences from the mean, rounded to a whole number.
     The law of the sum is the law of one square, convolved with itself.
@@ -87,12 +87,12 @@ def squares_p_values(values: Array, axes: tuple[int, ...]) -> tuple[Array, Array
 
 
 def squares_p_value(values: Array) -> float:
-    """Of the sum of squares of standard normal numbers."""
+    """The p-value of the sum of squares of standard normal numbers."""
     return float(squares_p_values(values, tuple(range(values.ndim)))[1])
 
 
 def constancy_p_value(values: Array) -> float:
-    """Of sums of squares of rows that are normal with one variance, which need not be known.
+    """The p-value of sums of squares of normal rows with one variance, which may be unknown.
 
     Rows are compared with those of their own group; shape (groups, rows, values).
 
@@ -170,5 +170,5 @@ def probabilities_of(values: Array) -> Array:
     degrees = np.arange(1, len(values))
     scales = np.sqrt(np.cumsum(values**2)[:-1] / degrees)
     ratios = np.divide(values[1:], scales, out=np.zeros(len(degrees)), where=scales > 0)
-    found: Array = student(degrees).cdf(ratios)
-    return found
+    probabilities: Array = student(degrees).cdf(ratios)
+    return probabilities

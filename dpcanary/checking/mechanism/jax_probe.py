@@ -28,7 +28,7 @@ class JaxProbe:
 
     def logits(self, parameters: dict[str, jax.Array], features: jax.Array) -> jax.Array:
         """Shape (records, 2), of features of shape (records, columns)."""
-        first, second, embedding, weight, bias = (parameters[one.name] for one in TENSORS)
+        first, second, embedding, weight, bias = (parameters[tensor.name] for tensor in TENSORS)
         size = jnp.sqrt((features**2).sum(axis=1, keepdims=True))
         embedded = size * embedding[features.argmax(axis=1)]
         units = weight[:, 0] + bias  # the same for all, before each takes its own
@@ -47,13 +47,15 @@ class JaxProbe:
         """The parameters of a step in the order of `TENSORS`."""
         if not isinstance(parameters, dict) or parameters.keys() != self.parameters.keys():
             raise InputError("in jax, it must yield the parameters after each step")
-        return [torch.from_numpy(np.array(parameters[one.name], np.float32)) for one in TENSORS]
+        return [
+            torch.from_numpy(np.array(parameters[tensor.name], np.float32)) for tensor in TENSORS
+        ]
 
 
 def forget_compiled() -> None:
     """Drops what jax has compiled; it is compiled again where it is needed.
 
-    A loop may compile anew in every training, and jax keeps all. Each piece of code takes mappings
+    A loop may compile again in every training, and jax keeps all. Each piece of code takes mappings
     of memory, of which Linux gives a process 65,530.
     """
     jax.clear_caches()

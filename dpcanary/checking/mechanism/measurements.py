@@ -83,7 +83,7 @@ QUIET = 1e-7
 SMALL_BATCH, _MOST_RATE = 2, 0.9
 # Parts over C from which on a record was in a batch; float32 leaves less, and small records more.
 PRESENT = 1e-4
-# The same of the largest value of a record with many components.
+# The largest value of a record with many components is above this if it was in a batch.
 PRESENT_IN_DENSE = 5e-4
 # An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
 _SLOW = 0.1
@@ -131,7 +131,7 @@ class Trainings:
         records: that they were trained on.
         num_updates: that were seen of each training, shape (R,).
         before: parameters before each of T updates, by column; shape (R, T, 8, columns).
-        moved: updates over learning rate * C / expected batch size, likewise.
+        moved: updates over learning rate * C / expected batch size, in the shape of `before`.
         in_all: the updates of a whole training added up, shape (R, 8, columns).
         replay_error: of the parameters, over the same unit, if an optimiser of PyTorch moves them
             by more than the gradient; else 0. What follows from other parameters, as averages do,
@@ -160,24 +160,24 @@ class Trainings:
 
     @cached_property
     def norms(self) -> Array:
-        """Of the records' gradients over C, before each update; shape (R, T, N)."""
+        """Norms of the records' gradients over C, before each update; shape (R, T, N)."""
         norms = self.norms_of_all
         return norms if self.norm_factors is None else norms * self.norm_factors[:, None]
 
     @cached_property
     def norms_of_all(self) -> Array:
-        """The same for all tensors and the C of the settings, whatever is clipped in a step."""
+        """Norms over all tensors, by the C of the settings, whatever is clipped in a step."""
         return self.records.norms_at(self.before)
 
     @cached_property
     def lengths(self) -> Array:
-        """Of the updates, shape (R, T)."""
+        """Lengths of the updates, shape (R, T)."""
         lengths: Array = np.sqrt((self.moved**2).sum(axis=(2, 3)))
         return lengths
 
     @cached_property
     def parts(self) -> Array:
-        """Of the records in each update, over C, by tensor; shape (R, T, 5, N)."""
+        """Parts of the records in each update, over C, by tensor; shape (R, T, 5, N)."""
         return self.records.parts(self.moved)[0]
 
     @cached_property
@@ -205,8 +205,8 @@ class Measurements:
         settings: that were asked for.
         quiet: almost without noise.
         noisy: with the noise of the settings, on the same records. It is in units of C, too.
-        small_quiet: likewise on few records, so that many batches are empty; or None.
-        small_noisy: likewise.
+        small_quiet: trainings without noise on few records: many batches are empty; or None.
+        small_noisy: trainings with noise on few records, or None.
         failed: what such a small training raised.
         filter: of noisy gradients, which was undone (`undone_postprocessing`), in words; empty if
             none.
@@ -246,25 +246,27 @@ def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> M
         plan = replace(plan, settings=_slow_enough(train, plan))
     settings = plan.settings
     quiet_settings = replace(settings, noise_multiplier=QUIET)
-    found: list[Trainings | None] = []
+    trainings_by_kind: list[Trainings | None] = []
     failed = ""
     with one_thread():
         for kind in range(4):
-            is_small, wanted = kind >= 2, (settings if kind % 2 else quiet_settings)
+            is_small, kind_settings = kind >= 2, (settings if kind % 2 else quiet_settings)
             count = plan.num_small if is_small else plan.num_records
             if not count or failed:
-                found.append(None)
+                trainings_by_kind.append(None)
                 continue
-            records = records_of(wanted, count)
+            records = records_of(kind_settings, count)
             try:
-                found.append(_trainings(train, records, wanted, plan, kind, on_progress))
+                trainings_by_kind.append(
+                    _trainings(train, records, kind_settings, plan, kind, on_progress)
+                )
             except InputError as error:
                 if not is_small:
                     raise
                 failed = str(error)
-                found.append(None)
+                trainings_by_kind.append(None)
         dense = _dense(train, plan, quiet_settings, on_progress)
-    quiet, noisy, small_quiet, small_noisy = found
+    quiet, noisy, small_quiet, small_noisy = trainings_by_kind
     assert quiet is not None
     assert noisy is not None
     return Measurements(
@@ -416,7 +418,7 @@ def _train_probe(train: Train, probe: Probe, dataset: Any, settings: Settings) -
 
 
 @contextmanager
-def with_sums(train: Train, records: ProbeRecords, given: Sequence[Tensor] = ()) -> Iterator[Run]:
+def with_sums(train: Train, records: ProbeRecords, sums: Sequence[Tensor] = ()) -> Iterator[Run]:
     """Trains probes and keeps their noisy sums; those that are given take the loop's place."""
     dataset = records.dataset()
 
@@ -424,7 +426,7 @@ def with_sums(train: Train, records: ProbeRecords, given: Sequence[Tensor] = ())
         trace = Trace()
         probe = Probe(records, trace)
         shapes = [parameter.shape for parameter in probe.parameters()]
-        with SumsMode(shapes, lambda: trace.last_called, given) as mode:
+        with SumsMode(shapes, lambda: trace.last_called, sums) as mode:
             _train_probe(train, probe, dataset, settings)
         trace.sums = [own.values for own in mode.seen]
         trace.noisy_steps = steps_of(mode.seen, shapes)
@@ -491,9 +493,9 @@ def _joined(
             before_of.append(before)
             continue
         if by_gradients:
-            given = [step for step in trace.steps if step.gradients.any()]
-            before = [step.state for step in given]
-            moved_of.append([-step.gradients.astype(np.float64) for step in given])
+            steps = [step for step in trace.steps if step.gradients.any()]
+            before = [step.state for step in steps]
+            moved_of.append([-step.gradients.astype(np.float64) for step in steps])
             states = [*(step.state for step in trace.steps), trace.states[-1]]
             error = _replay_error(trace.steps, states, shapes)
             is_averaged |= error.before > _IN_SPAN
@@ -548,8 +550,8 @@ def _between_steps(trace: Trace) -> list[Flat]:
     If all calls are at parameters before such steps, the calls show more: two optimisers of one
     model make one step.
     """
-    known = {step.state.tobytes() for step in trace.steps}
-    if trace.by_yields or len(known) < 2 or all(own.tobytes() in known for own in trace.called):
+    at_steps = {step.state.tobytes() for step in trace.steps}
+    if trace.by_yields or len(at_steps) < 2 or all(s.tobytes() in at_steps for s in trace.called):
         return trace.states
     states: list[Flat] = []
     for state in [*(step.state for step in trace.steps), trace.states[-1]]:
@@ -558,7 +560,7 @@ def _between_steps(trace: Trace) -> list[Flat]:
 
 
 class _ReplayError(NamedTuple):
-    """Of parameters after an optimiser's steps; before and after averages are taken out of it."""
+    """Traces of parameters after an optimiser's steps, before and after averages are taken out."""
 
     before: float
     after: float
@@ -586,8 +588,8 @@ def _stray(trace: Trace, states: Sequence[Flat]) -> float:
     """How far calls in training are from parameters that follow from those before the steps."""
     if len(states) < 3 or len(trace.called) < 2:
         return 0.0
-    known = {state.tobytes() for state in states}
-    called = [state for state in trace.called if state.tobytes() not in known]
+    state_bytes = {state.tobytes() for state in states}
+    called = [state for state in trace.called if state.tobytes() not in state_bytes]
     if not called:
         return 0.0
     basis = _basis(states, [step.gradients for step in trace.steps])

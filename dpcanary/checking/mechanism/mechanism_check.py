@@ -138,20 +138,22 @@ class MechanismCheck(CheckResult):
     @property
     def ranked(self) -> tuple[TestedFinding, ...]:
         """The findings, first those that do not hold: causes before what follows from them."""
-        failing = [one for one in self.findings if not one.holds]
+        failing = [finding for finding in self.findings if not finding.holds]
         failing.sort(key=_rank)
-        return (*failing, *(one for one in self.findings if one.holds))
+        return (*failing, *(finding for finding in self.findings if finding.holds))
 
     @property
     def cause(self) -> str:
         """What to look at first if properties do not hold, in words; empty if all do."""
-        failing = [one for one in self.ranked if not one.holds]
+        failing = [finding for finding in self.ranked if not finding.holds]
         if not failing:
             return ""
         first, *others = failing
         words = "duplicate records in a batch" if DUPLICATES in first.measured else first.meaning
         text = f"Look first at: {first.name} ({words})."
-        following = [one.name for one in others if one.name in _EXPLAINS.get(first.name, ())]
+        following = [
+            finding.name for finding in others if finding.name in _EXPLAINS.get(first.name, ())
+        ]
         if following:
             text += f" From it may follow: {', '.join(following)}."
         return text
@@ -208,9 +210,9 @@ def check_mechanism(
         sample_rate: to check at. The expected batch size must be a whole number, at least 10. For
             loops with Opacus, its inverse must be one too: Opacus takes the rate
             1 / number of batches.
-        noise_multiplier: likewise.
-        max_grad_norm: likewise.
-        learning_rate: likewise.
+        noise_multiplier: see `check_mechanism`.
+        max_grad_norm: see `check_mechanism`.
+        learning_rate: see `check_mechanism`.
         num_records: of the probes' datasets. More are needed for a small sample rate.
         num_trainings: of each of four kinds.
         num_steps: of each training; errors that begin later are not seen.
@@ -242,11 +244,11 @@ def check_mechanism(
     )
     level = checked_real("significance", significance, most=0.5)
     with progress(plan.total, "training") as bar:
-        found = without_postprocessing(measure(train, plan, bar.update))
-    findings = findings_of(found, PROPERTIES, significance=level)
+        measurements = without_postprocessing(measure(train, plan, bar.update))
+    findings = findings_of(measurements, PROPERTIES, significance=level)
     doubtful = (not own.holds or not own.judged or CALLED_ELSEWHERE in own.note for own in findings)
     if framework == "torch" and any(doubtful):
-        findings = _by_sums(train, replace(plan, settings=found.settings), findings, level)
+        findings = _by_sums(train, replace(plan, settings=measurements.settings), findings, level)
     not_seen = _blind_spots(plan, level_of_each(level, PROPERTIES))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)
 
@@ -267,10 +269,10 @@ def _by_sums(
         if num_failing and not alone:
             return findings
         with progress(plan.total, "noisy sums") as bar:
-            found = measure(train, plan, bar.update)
+            measurements = measure(train, plan, bar.update)
     except (InputError, NoNoisySumsError):
         return findings
-    of_sums = findings_of(found, PROPERTIES, significance=level)
+    of_sums = findings_of(measurements, PROPERTIES, significance=level)
     num_failing_sums = sum(not finding.holds for finding in of_sums)
     if alone:
         # What shows no draws of records is something else than noisy sums.
@@ -300,8 +302,8 @@ def assert_mechanism(train: Train, **settings: Any) -> None:
         AssertionError: with the whole result, if a property does not hold.
     """
     __tracebackhide__ = True
-    found = check_mechanism(train, **settings)
-    found.raise_if_wrong("the training loop is not what is accounted")
+    result = check_mechanism(train, **settings)
+    result.raise_if_wrong("the training loop is not what is accounted")
 
 
 def _check_probe(settings: Settings, num_records: int) -> None:

@@ -29,7 +29,7 @@ from dpcanary.checking.mechanism.update_evidence import (
     clips_to_limit,
 )
 
-# Of the intervals in which values of the noise are counted, in standard deviations.
+# The ends of the intervals in which values of the noise are counted, in standard deviations.
 EDGES = (-np.inf, *np.arange(-3.5, 4.0, 0.5), np.inf)
 # Correlations of so many coordinates are computed, at most.
 _MOST_COORDINATES = 3_000
@@ -67,7 +67,7 @@ def _root_mean_square(values: Array) -> float:
 
 def _noise_scale(evidence: Evidence) -> Measured:
     """Sums of squares of the noise: of all, by place, by step, and of each coordinate."""
-    sigma = evidence.found.settings.noise_multiplier
+    sigma = evidence.measurements.settings.noise_multiplier
     scale, tests = 0.0, []
     if evidence.noise:
         everything = _everything(evidence)
@@ -91,12 +91,12 @@ def _along_gradients(evidence: Evidence) -> list[Test]:
     Batches of few records often have one alone, so noise that leaves out the direction of the sum
     shows here. With noise, the density along a gradient is at most that of the noise at 0.
     """
-    found, sigma = evidence.found, evidence.found.settings.noise_multiplier
-    if found.frozen:
+    measured, sigma = evidence.measurements, evidence.measurements.settings.noise_multiplier
+    if measured.frozen:
         return []  # some of the noise is ours
-    few = found.small_noisy is not None
+    few = measured.small_noisy is not None
     trainings, scales = (
-        (found.small_noisy, evidence.of_small) if few else (found.noisy, evidence.scales)
+        (measured.small_noisy, evidence.of_small) if few else (measured.noisy, evidence.scales)
     )
     if trainings is None or sigma < LEAST_NOISE:
         return []
@@ -115,22 +115,22 @@ def _noise_and_gradients(evidence: Evidence) -> Measured:
     the noise, the mean weighted by the probability that the record is in it is 0 (the score of a
     shift), whatever the batch. The weighted sum is a martingale, so nearly normal.
     """
-    found, rate = evidence.found, evidence.found.settings.sample_rate
-    sigma = found.settings.noise_multiplier
+    measured, rate = evidence.measurements, evidence.measurements.settings.sample_rate
+    sigma = measured.settings.noise_multiplier
     if squares_p_value(_everything(evidence)) < _OTHER_SCALE:
         # Weights would be wrong; a scale that is estimated has errors that add up over records.
         return Measured("not measured where the noise has another scale", [])
     if (
-        found.frozen
+        measured.frozen
         or sigma < LEAST_NOISE
         or not clips_to_limit(evidence)
         or batches_differ(evidence)
     ):
         return Measured("not measured where sums are not of gradients that are clipped to C", [])
     tests, total, squares = [], 0.0, 0.0
-    kinds = {"": (found.noisy, evidence.scales)}
-    if found.small_noisy is not None:
-        kinds[" of few records"] = (found.small_noisy, evidence.of_small)
+    kinds = {"": (measured.noisy, evidence.scales)}
+    if measured.small_noisy is not None:
+        kinds[" of few records"] = (measured.small_noisy, evidence.of_small)
     for name, (trainings, scales) in kinds.items():
         steps = min(trainings.moved.shape[1], len(scales))
         along = trainings.parts[:, :steps].sum(axis=2) / sqrt(len(TENSORS)) / scales[:steps, None]
@@ -145,7 +145,7 @@ def _noise_and_gradients(evidence: Evidence) -> Measured:
         total, squares = total + own, squares + square
     deviations = total / sqrt(squares) if squares else 0.0
     tests.append(Test("", 2 * float(norm.sf(abs(deviations)))))
-    if deviations < 0 and any(words == SKIPPED for words, _ in found.unclear):
+    if deviations < 0 and any(words == SKIPPED for words, _ in measured.unclear):
         tests = []  # noise along gradients makes them long; steps may be skipped by the length
     return Measured(f"noise is {deviations:.1f} standard errors from 0 along gradients", tests)
 
@@ -179,14 +179,14 @@ def _gaussian(evidence: Evidence) -> Measured:
 
 
 def _counts_p_value(uniform: Array) -> float:
-    """Of the numbers of values between `EDGES`, whose probabilities are given (Bonferroni)."""
+    """The p-value of the counts between `EDGES`, whose probabilities are given (Bonferroni)."""
     counts, edges = np.histogram(uniform, norm.cdf(EDGES))
     return least(binomial_p_values(counts, uniform.size, np.diff(edges)))[1]
 
 
 def _precision(evidence: Evidence) -> Measured:
     """Values that occur more than once, among those of first steps from parameters that are 0."""
-    noisy = evidence.found.noisy
+    noisy = evidence.measurements.noisy
     silent = noisy.silent[:, 0][:, noisy.before[0, 0][:, len(noisy.records.sizes) :] == 0]
     sizes = np.abs(silent).astype(np.float32).ravel()
     sizes = sizes[sizes > 0]
@@ -208,11 +208,11 @@ def _largest_correlation(
     np.fill_diagonal(products, 0.0)
     if skipped is not None:
         products[skipped] = 0.0
-    one, two = np.unravel_index(int(np.abs(products).argmax()), products.shape)
-    largest = float(products[one, two])
+    first, second = np.unravel_index(int(np.abs(products).argmax()), products.shape)
+    largest = float(products[first, second])
     pairs = len(rows) * (len(rows) - 1) / 2
     p_value = beta(0.5, ((freedom or rows.shape[1]) - 1) / 2).sf(min(1.0, largest**2))
-    return int(one), int(two), largest, float(min(1.0, pairs * p_value))
+    return int(first), int(second), largest, float(min(1.0, pairs * p_value))
 
 
 def _independent_steps(evidence: Evidence) -> Measured:
@@ -226,8 +226,8 @@ def _independent_steps(evidence: Evidence) -> Measured:
         tests.append(Test(f"correlated by {own:.2g} after {lag} steps", p_value))
     rows = everything.reshape(-1, everything.shape[2])
     if len(rows) > 1:
-        one, two, own, p_value = _largest_correlation(rows)
-        names = [divmod(row, num_steps) for row in (one, two)]
+        row, other, own, p_value = _largest_correlation(rows)
+        names = [divmod(number, num_steps) for number in (row, other)]
         place = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in names)
         tests.append(Test(f"correlated by {own:.2g}: {place}", p_value))
     tests.append(_same_numbers(evidence))
@@ -239,7 +239,7 @@ def _independent_steps(evidence: Evidence) -> Measured:
 
 def _same_numbers(evidence: Evidence) -> Test:
     """Whether the numbers of one vector of noise are those of another, in any order."""
-    silent = evidence.noisy[..., len(evidence.found.noisy.records.sizes) :]
+    silent = evidence.noisy[..., len(evidence.measurements.noisy.records.sizes) :]
     rows = silent.reshape(-1, silent.shape[-1])
     rows = rows[(rows != 0).any(axis=1)]
     if len(rows) < 2:
@@ -283,7 +283,7 @@ def _between_coordinates(evidence: Evidence) -> tuple[float, list[Test]]:
     num_trainings, num_steps, values, columns = noisy.shape
     names = ["first", "first", "second", "second", "embedding", "embedding", "hidden", "hidden"]
     # Records' gradients are in their columns: two coordinates of one column share them.
-    number = len(evidence.found.noisy.records.sizes)
+    number = len(evidence.measurements.noisy.records.sizes)
     used = np.r_[number:columns, 0:number]
     used = used[: max(columns - number, _MOST_COORDINATES // values)]
     # Gradients fall along a training, so those of records that are in most batches fall together.
@@ -295,11 +295,11 @@ def _between_coordinates(evidence: Evidence) -> tuple[float, list[Test]]:
     column = np.tile(used, values)
     same = (column[:, None] == column[None, :]) & (column < number)[:, None]
     freedom = max(1, num_trainings - 1) * num_steps
-    one, two, own, p_value = _largest_correlation(rows, same, freedom)
-    places = " and ".join(
-        f"{names[index // len(used)]} in column {column[index]}" for index in (one, two)
+    first, second, own, p_value = _largest_correlation(rows, same, freedom)
+    coordinates = " and ".join(
+        f"{names[index // len(used)]} in column {column[index]}" for index in (first, second)
     )
-    return abs(own), [Test(f"correlated by {own:.2g}: {places}", p_value)]
+    return abs(own), [Test(f"correlated by {own:.2g}: {coordinates}", p_value)]
 
 
 def _sums_of_tensors(evidence: Evidence) -> list[Test]:

@@ -50,12 +50,12 @@ class SumsMode(TorchFunctionMode):
         self,
         shapes: Sequence[torch.Size],
         state: Callable[[], Flat],
-        given: Sequence[Tensor] = (),
+        sums: Sequence[Tensor] = (),
     ) -> None:
         super().__init__()
         self._shapes = {*shapes, torch.Size([sum(prod(shape) for shape in shapes)])}
         self._state = state
-        self._given = given
+        self._replacing = sums
         # By identity. It holds the tensors, so that no other gets the identity of one.
         self._noise: dict[int, Tensor] = {}
         self.seen: list[SeenSum] = []
@@ -108,8 +108,8 @@ class SumsMode(TorchFunctionMode):
         if noisy_sum.shape not in self._shapes:
             return
         index = len(self.seen)
-        if index < len(self._given) and self._given[index].shape == noisy_sum.shape:
-            noisy_sum.copy_(self._given[index])
+        if index < len(self._replacing) and self._replacing[index].shape == noisy_sum.shape:
+            noisy_sum.copy_(self._replacing[index])
         self.seen.append(SeenSum(noisy_sum.detach().clone(), self._state()))
 
 

@@ -51,7 +51,7 @@ VALUES_OF_COLUMN = 8
 
 def by_column(states: Array, num_columns: int) -> Array:
     """Flat parameters, shape (..., parameters), as (..., 8, columns)."""
-    found, start = np.empty((*states.shape[:-1], VALUES_OF_COLUMN, num_columns)), 0
+    columns, start = np.empty((*states.shape[:-1], VALUES_OF_COLUMN, num_columns)), 0
     for tensor in TENSORS:
         count = len(tensor.values) * num_columns
         own = states[..., start : start + count]
@@ -59,11 +59,11 @@ def by_column(states: Array, num_columns: int) -> Array:
         rows = np.moveaxis(
             own.reshape(*states.shape[:-1], *shape), states.ndim - 1 + tensor.axis, -1
         )
-        found[..., list(tensor.values), :] = rows.reshape(
+        columns[..., list(tensor.values), :] = rows.reshape(
             *states.shape[:-1], len(tensor.values), num_columns
         )
         start += count
-    return found
+    return columns
 
 
 class Probe(nn.Module):
@@ -151,17 +151,17 @@ class ProbeRecords:
         return features, self.labels
 
     def dataset(self) -> TensorDataset:
-        """The same, for PyTorch."""
+        """The records as a dataset of PyTorch."""
         return TensorDataset(*(torch.from_numpy(values) for values in self.arrays()))
 
     def start_tensors(self) -> list[NDArray[np.float32]]:
         """Where the parameters start, in the shapes and the order of `TENSORS`."""
-        found = []
+        tensors = []
         for tensor in TENSORS:
             own = np.moveaxis(self.start[list(tensor.values)], -1, tensor.axis)
             shape = [self.num_columns if size == -1 else size for size in tensor.shape]
-            found.append(own.reshape(shape).astype(np.float32))
-        return found
+            tensors.append(own.reshape(shape).astype(np.float32))
+        return tensors
 
     def norms_at(self, columns: Array) -> Array:
         """Norms of the records' gradients over C, shape (..., N), at parameters (..., 8, columns).
@@ -230,13 +230,13 @@ def probe_records(*, num_records: int, max_grad_norm: float, step: float) -> Pro
     norms = np.array([*NORMS, *loud])
     classes = np.arange(num_records) % len(norms)
     labels = (np.arange(num_records) // len(norms) % _PERIOD_OF_LABELS == 0).astype(np.int64)
-    wanted = norms[classes] * max_grad_norm
+    clipped_norms = norms[classes] * max_grad_norm
     # From 1/2 on, records start on the wrong side, far from 0: x p sqrt(10) = norm * C.
     far = np.where(norms[classes] >= 0.5, _FAR * step, 0.0)
-    sizes = wanted * 2 / sqrt(10)
+    sizes = clipped_norms * 2 / sqrt(10)
     for _ in range(50):  # the margin depends on the size, and the size on the margin
         margins = np.minimum(_MARGIN, sqrt(10) * sizes * far)
-        sizes = wanted * (1 + np.exp(-margins)) / sqrt(10)
+        sizes = clipped_norms * (1 + np.exp(-margins)) / sqrt(10)
     far = np.divide(margins, sqrt(10) * sizes)
     signs = 1.0 - 2.0 * labels
     start = np.zeros((VALUES_OF_COLUMN, num_records + NUM_SILENT))

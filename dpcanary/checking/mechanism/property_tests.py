@@ -61,12 +61,12 @@ def exact(holds: bool, place: str = "") -> Test:
 
 
 def findings_of(
-    found: Measurements, properties: Sequence[Property], *, significance: float
+    measurements: Measurements, properties: Sequence[Property], *, significance: float
 ) -> list[TestedFinding]:
     """What the measurements say; a right mechanism fails with this probability, at most."""
     level = level_of_each(significance, properties)
     findings: list[TestedFinding] = []
-    evidence = evidence_of(found) if found.num_updates else None
+    evidence = evidence_of(measurements) if measurements.num_updates else None
     for prop in properties:
         if evidence is None:
             measured = Measured("no update", [Test("", 0.0)])
@@ -80,7 +80,7 @@ def findings_of(
         holds = p_value > level
         text = measured.text if holds else measured.text + _failing_places(tests, level)
         note = measured.note if holds else ""
-        hidden_by = [words for words, names in found.unclear if prop.name in names]
+        hidden_by = [words for words, names in measurements.unclear if prop.name in names]
         # What is done with noisy gradients may only hide a property that does not seem to hold.
         judged = holds or not hidden_by
         if not judged:
@@ -112,8 +112,8 @@ def _failing_places(tests: Sequence[Test], level: float) -> str:
     """The places in which a property fails, worst first, unless every test fails."""
     failing = [test for test in tests if len(tests) * test.p_value <= level]
     worst_first = sorted(failing, key=lambda test: test.p_value)
-    places = [test.place for test in worst_first if test.place]
-    if not places:
+    named = [test.place for test in worst_first if test.place]
+    if not named:
         return ""
-    more = len(places) - _MOST_NAMED
-    return f": {', '.join(places[:_MOST_NAMED] + ([f'{more} more'] if more > 0 else []))}"
+    more = len(named) - _MOST_NAMED
+    return f": {', '.join(named[:_MOST_NAMED] + ([f'{more} more'] if more > 0 else []))}"

@@ -29,9 +29,9 @@ def _binomial(count: float, trials: float, rate: float) -> float:
 
 def _sampling_rate(evidence: Evidence) -> Measured:
     """The share of records in a batch: of all, by step, by label, by norm, and of each record."""
-    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    drawn, rate = evidence.drawn, evidence.measurements.settings.sample_rate
     num_trainings, num_steps, num_records = drawn.shape
-    records, batches = evidence.found.quiet.records, num_trainings * num_steps
+    records, batches = evidence.measurements.quiet.records, num_trainings * num_steps
     counts = drawn.sum(axis=(0, 1))
     record, p_value = least(binomial_p_values(counts, batches, rate))
     expected, deviation = batches * rate, sqrt(batches * rate * (1 - rate))
@@ -63,7 +63,7 @@ def _sampling_rate(evidence: Evidence) -> Measured:
 
 def _batch_sizes(evidence: Evidence) -> Measured:
     """The spread of the sizes of batches, and their tails, among binomial numbers."""
-    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    drawn, rate = evidence.drawn, evidence.measurements.settings.sample_rate
     sizes, count = drawn.sum(axis=2).ravel(), drawn.shape[2]
     deviation = sqrt(count * rate * (1 - rate))
     tests = [Test("", spread_p_value(sizes, count, rate))]
@@ -88,7 +88,7 @@ def _sizes_of_dense(evidence: Evidence) -> list[Test]:
 
     A loop that has its sample rate from elsewhere draws as many as in the other trainings.
     """
-    dense, rate = evidence.found.dense, evidence.found.settings.sample_rate
+    dense, rate = evidence.measurements.dense, evidence.measurements.settings.sample_rate
     if dense is None or rate >= DENSE_RATE or not dense.moved.size:
         return []
     count, width = len(dense.records.sizes), dense.records.width
@@ -108,7 +108,7 @@ def _sizes_of_dense(evidence: Evidence) -> list[Test]:
 
 def _new_batches(evidence: Evidence) -> Measured:
     """Records that are in two batches: of the same training at any lag, and of any two batches."""
-    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    drawn, rate = evidence.drawn, evidence.measurements.settings.sample_rate
     num_steps, tests, shown = drawn.shape[1], [], ""
     for lag in range(1, num_steps // 2 + 1):
         # As no step is in two pairs, the number is binomial, given the first steps' sizes.
@@ -133,12 +133,12 @@ def _most_alike(drawn: Drawn, rate: float) -> tuple[str, float]:
     if len(used) < 2 or rate == 1:
         return "", 1.0
     batches = rows[used].astype(np.float32)
-    one, two = np.triu_indices(len(used), 1)
-    common = (batches @ batches.T).astype(np.int64)[one, two]
+    first, second = np.triu_indices(len(used), 1)
+    common = (batches @ batches.T).astype(np.int64)[first, second]
     sizes = rows[used].sum(axis=1)
-    index, p_value = _least_hypergeometric(common, sizes[one], sizes[two], drawn.shape[2])
-    places = [divmod(int(used[k]), drawn.shape[1]) for k in (one[index], two[index])]
-    names = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in places)
+    index, p_value = _least_hypergeometric(common, sizes[first], sizes[second], drawn.shape[2])
+    steps = [divmod(int(used[k]), drawn.shape[1]) for k in (first[index], second[index])]
+    names = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in steps)
     return f"{common[index]} records in both {names}", p_value
 
 
@@ -158,15 +158,15 @@ def _least_hypergeometric(
 
 def _independent_records(evidence: Evidence) -> Measured:
     """Batches in which two records are together: of each pair, and of all neighbours."""
-    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    drawn, rate = evidence.drawn, evidence.measurements.settings.sample_rate
     rows = drawn.reshape(-1, drawn.shape[2])
     tests, shown = [], ""
     for distance in (1, 2, rows.shape[1] // 2):
-        one, two = (rows[:, side] for side in disjoint_pairs(rows.shape[1], distance))
-        both = int((one & two).sum())
-        text = f"{both / one.size:.5f} with the record {distance} further"
+        left, right = (rows[:, side] for side in disjoint_pairs(rows.shape[1], distance))
+        both = int((left & right).sum())
+        text = f"{both / left.size:.5f} with the record {distance} further"
         shown = shown or text
-        tests.append(Test(text, _binomial(both, one.size, rate * rate)))
+        tests.append(Test(text, _binomial(both, left.size, rate * rate)))
     counts = rows.sum(axis=0)
     used = np.flatnonzero((counts > 0) & (counts < len(rows)))
     if len(used) > 1:
@@ -183,17 +183,17 @@ def _independent_records(evidence: Evidence) -> Measured:
 
 def _empty_batches(evidence: Evidence) -> Measured:
     """Draws and noise of trainings on few records."""
-    found = evidence.found
-    if found.failed:
+    measured = evidence.measurements
+    if measured.failed:
         note = (
-            f"with an empty batch, {found.failed}. This is not tested further. That a training"
+            f"with an empty batch, {measured.failed}. This is not tested further. That a training"
             " stops shows that a batch was empty"
         )
         return Measured("the loop stops", [], note)
-    quiet, noisy = found.small_quiet, found.small_noisy
+    quiet, noisy = measured.small_quiet, measured.small_noisy
     if quiet is None or noisy is None:
         return Measured("none at this sample rate", [])
-    rate, num_steps = found.settings.sample_rate, found.settings.num_steps
+    rate, num_steps = measured.settings.sample_rate, measured.settings.num_steps
     count, num_trainings = len(quiet.records.sizes), len(quiet.num_updates)
     tests = []
     if (quiet.num_updates == num_steps).all():
@@ -222,8 +222,8 @@ def _empty_batches(evidence: Evidence) -> Measured:
         tests.append(Test(place, _binomial(drawn.sum(), trials, rate)))
     scales = np.ones(num_steps)
     scales[: len(evidence.of_small)] = evidence.of_small
-    deviation = found.settings.noise_multiplier * sqrt(float((scales**2).sum()))
-    if not found.filter and not found.weight_decay:
+    deviation = measured.settings.noise_multiplier * sqrt(float((scales**2).sum()))
+    if not measured.filter and not measured.weight_decay:
         total = noisy.in_all[..., count:] / deviation
         share = float(np.sqrt((total**2).mean()))
         place = f"the noise of all steps is {share:.3g} times as much"

@@ -104,13 +104,21 @@ class Trace:
         def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
             names = {id(parameter): name for name, parameter in module.named_parameters()}
             groups = [
-                {**group, "params": [names[id(one)] for one in group["params"] if id(one) in names]}
+                {
+                    **group,
+                    "params": [
+                        names[id(parameter)]
+                        for parameter in group["params"]
+                        if id(parameter) in names
+                    ],
+                }
                 for group in optimizer.param_groups
             ]
             if any(group["params"] for group in groups):
                 parameters = [*module.parameters()]
                 gradients = [
-                    torch.zeros_like(one) if one.grad is None else one.grad for one in parameters
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    for parameter in parameters
                 ]
                 step = OptimizerStep(type(optimizer), groups, _flat(parameters), _flat(gradients))
                 self.steps.append(step)
@@ -129,10 +137,12 @@ def append_changed(states: list[Flat], state: Flat) -> None:
 
 
 def _flat(tensors: Sequence[Tensor]) -> Flat:
-    plain = [debug_unwrap(getattr(one, "orig_weight", one), recurse=True) for one in tensors]
+    plain = [
+        debug_unwrap(getattr(tensor, "orig_weight", tensor), recurse=True) for tensor in tensors
+    ]
     # Inside `grad` or `vmap`, operations would be theirs, whose results have no values.
     with temporarily_clear_interpreter_stack():
-        return torch.cat([one.detach().reshape(-1).float().cpu() for one in plain]).numpy()
+        return torch.cat([tensor.detach().reshape(-1).float().cpu() for tensor in plain]).numpy()
 
 
 def is_plain(step: OptimizerStep) -> bool:
@@ -149,15 +159,15 @@ def replayed(steps: Sequence[OptimizerStep], shapes: dict[str, torch.Size]) -> l
     """
     parameters = {name: nn.Parameter(torch.empty(shape)) for name, shape in shapes.items()}
     vector_to_parameters(torch.from_numpy(steps[0].state.copy()), parameters.values())
-    sizes = [one.numel() for one in parameters.values()]
+    sizes = [parameter.numel() for parameter in parameters.values()]
     first = [
         {**group, "params": [parameters[name] for name in group["params"]]}
         for group in steps[0].groups
     ]
     optimizer, states = steps[0].optimizer(first), []
     for step in steps:
-        for group, told in zip(optimizer.param_groups, step.groups, strict=True):
-            group.update({key: value for key, value in told.items() if key != "params"})
+        for group, recorded in zip(optimizer.param_groups, step.groups, strict=True):
+            group.update({key: value for key, value in recorded.items() if key != "params"})
         vector_to_parameters(torch.from_numpy(step.state.copy()), parameters.values())
         gradients = torch.split(torch.from_numpy(step.gradients.copy()), sizes)
         for parameter, own in zip(parameters.values(), gradients, strict=True):

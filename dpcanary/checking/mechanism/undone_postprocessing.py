@@ -37,29 +37,34 @@ _DRAWS = {
 }
 
 
-def without_postprocessing(found: Measurements) -> Measurements:
+def without_postprocessing(measurements: Measurements) -> Measurements:
     """Without what is done with noisy gradients and parameters, as far as it can be undone.
 
     Tensors that are frozen in some steps, a C that changes with its noise, weight decay, and
     momentum that noise and gradients share. Whatever else follows the noise is looked at by
     `postprocessing_replay`, which takes longer.
     """
-    if not found.num_updates:
-        return found
-    found = replace(found, unclear=_unclear(found))
-    found = _with_limits(_with_frozen(found))
-    if found.quiet.optimizer:
-        return found
-    decay = _weight_decay(found.quiet)
+    if not measurements.num_updates:
+        return measurements
+    measurements = replace(measurements, unclear=_unclear(measurements))
+    measurements = _with_limits(_with_frozen(measurements))
+    if measurements.quiet.optimizer:
+        return measurements
+    decay = _weight_decay(measurements.quiet)
     if decay:
-        found = _changed(found, lambda one: one.moved + decay * one.before / one.records.step)
-    found = replace(found, weight_decay=decay / found.settings.learning_rate)
-    carried = carried_over(found.quiet)
+        measurements = _changed(
+            measurements,
+            lambda trainings: trainings.moved + decay * trainings.before / trainings.records.step,
+        )
+    measurements = replace(measurements, weight_decay=decay / measurements.settings.learning_rate)
+    carried = carried_over(measurements.quiet)
     if 0 < abs(carried) < 1:
-        candidate = _changed(found, lambda one: _without_momentum(one.moved, carried))
+        candidate = _changed(
+            measurements, lambda trainings: _without_momentum(trainings.moved, carried)
+        )
         if _carries_nothing(candidate) and abs(carried_noise(candidate.noisy)) < _SAME_FILTER:
             return replace(candidate, filter=f"momentum of {carried:.3g}")
-    return found
+    return measurements
 
 
 def are_tied(lengths: Array) -> bool:
@@ -68,13 +73,13 @@ def are_tied(lengths: Array) -> bool:
     return count >= max(_LEAST_TIED, _SHARE_TIED * lengths.size)
 
 
-def _unclear(found: Measurements) -> tuple[tuple[str, frozenset[str]], ...]:
+def _unclear(measurements: Measurements) -> tuple[tuple[str, frozenset[str]], ...]:
     """What noisy gradients show of a further step that cannot be undone."""
-    quiet, noisy = found.quiet, found.noisy
+    quiet, noisy = measurements.quiet, measurements.noisy
     silent, names = np.abs(noisy.silent), []
     if len(set(noisy.num_updates)) + len(set(quiet.num_updates)) > 2 and (
-        (quiet.num_updates == found.settings.num_steps).all()
-        and (noisy.num_updates <= found.settings.num_steps).all()
+        (quiet.num_updates == measurements.settings.num_steps).all()
+        and (noisy.num_updates <= measurements.settings.num_steps).all()
     ):
         names.append((SKIPPED, {"steps", *_NOISE}))
     first = np.abs(noisy.moved[:, 0]).reshape(len(noisy.moved), -1)
@@ -104,27 +109,29 @@ def _leaves_out(silent: Array) -> bool:
     return bool(((rows == 0).mean(axis=1) > _SHARE_LEFT_OUT).mean() > 0.9 and is_gap.mean() > 0.9)
 
 
-def _with_frozen(found: Measurements) -> Measurements:
+def _with_frozen(measurements: Measurements) -> Measurements:
     """As if tensors that do not move at all in a step were trained like the others.
 
     Their parts become the others' mean, and they get noise of ours of the others' scale: so the
     laws of what is trained are those of all tensors.
     """
-    steps = min(found.quiet.moved.shape[1], found.noisy.moved.shape[1])
-    both = [one.moved[:, :steps] != 0 for one in (found.quiet, found.noisy)]
+    steps = min(measurements.quiet.moved.shape[1], measurements.noisy.moved.shape[1])
+    both = [
+        trainings.moved[:, :steps] != 0 for trainings in (measurements.quiet, measurements.noisy)
+    ]
     moves = both[0].any(axis=(0, 3)) | both[1].any(axis=(0, 3))
     still = np.stack([~moves[:, list(tensor.values)].any(axis=1) for tensor in TENSORS], axis=1)
     if not still.any() or still.all(axis=1).any():
-        return found
+        return measurements
     trained = np.sqrt((~still).sum(axis=1) / len(TENSORS))
     source = np.random.default_rng(0)
 
-    def of_records(one: Trainings) -> Array:
-        moved: Array = one.moved[:, :steps] * trained[:, None, None]
-        parts = one.records.parts(moved)[0]
-        count = len(one.records.sizes)
+    def of_records(trainings: Trainings) -> Array:
+        moved: Array = trainings.moved[:, :steps] * trained[:, None, None]
+        parts = trainings.records.parts(moved)[0]
+        count = len(trainings.records.sizes)
         for step in np.flatnonzero(still.any(axis=1)):
-            along = one.records.signs * parts[:, step, ~still[step]].mean(axis=1)
+            along = trainings.records.signs * parts[:, step, ~still[step]].mean(axis=1)
             for row in np.flatnonzero(still[step]):
                 values = TENSORS[row].values
                 shares = (1 / sqrt(2), -1 / sqrt(2)) if len(values) == 2 else (1.0,)
@@ -132,30 +139,30 @@ def _with_frozen(found: Measurements) -> Measurements:
                     moved[:, step, value, :count] = share * along
         return moved
 
-    # Of what is trained, in all steps: that of a step is a random number itself.
-    seen = found.noisy.silent[:, :steps]
+    # The scale is taken over all steps: that of a single step is a random number itself.
+    seen = measurements.noisy.silent[:, :steps]
     scale = float(np.sqrt((seen[seen != 0] ** 2).mean()))
 
-    def of_noise(one: Trainings) -> Array:
-        moved = one.moved[:, :steps].copy()
+    def of_noise(trainings: Trainings) -> Array:
+        moved = trainings.moved[:, :steps].copy()
         for step in np.flatnonzero(still.any(axis=1)):
             frozen = [value for row in np.flatnonzero(still[step]) for value in TENSORS[row].values]
             shape = (len(moved), len(frozen), moved.shape[3])
             moved[:, step, frozen] = scale * source.standard_normal(shape)
             if still[step, 3] != still[step, 4]:
                 # The gradients of a hidden weight and its bias cancel where both are trained.
-                count = len(one.records.sizes)
+                count = len(trainings.records.sizes)
                 own = source.standard_normal((len(moved), 2, count))
                 moved[:, step, 6:, :count] = scale * own
         return moved
 
-    def changed(one: Trainings, change: Callable[[Trainings], Array]) -> Trainings:
-        moved = change(one)
+    def changed(trainings: Trainings, change: Callable[[Trainings], Array]) -> Trainings:
+        moved = change(trainings)
         return replace(
-            one,
+            trainings,
             moved=moved,
             in_all=moved.sum(axis=1),
-            before=one.before[:, :steps],
+            before=trainings.before[:, :steps],
             norm_factors=trained,
         )
 
@@ -165,41 +172,48 @@ def _with_frozen(found: Measurements) -> Measurements:
         if own.any()
     ]
     return replace(
-        found,
-        quiet=changed(found.quiet, of_records),
-        noisy=changed(found.noisy, of_noise),
-        small_quiet=found.small_quiet and changed(found.small_quiet, of_records),
-        small_noisy=found.small_noisy and changed(found.small_noisy, of_noise),
-        dense=found.dense and changed(found.dense, lambda one: one.moved[:, :steps]),
+        measurements,
+        quiet=changed(measurements.quiet, of_records),
+        noisy=changed(measurements.noisy, of_noise),
+        small_quiet=measurements.small_quiet and changed(measurements.small_quiet, of_records),
+        small_noisy=measurements.small_noisy and changed(measurements.small_noisy, of_noise),
+        dense=measurements.dense
+        and changed(measurements.dense, lambda trainings: trainings.moved[:, :steps]),
         frozen=", ".join(names),
     )
 
 
-def _with_limits(found: Measurements) -> Measurements:
+def _with_limits(measurements: Measurements) -> Measurements:
     """In units of the C of each step, if it is not that of the settings and the noise has it."""
-    seen = _limits(found.quiet)
+    seen = _limits(measurements.quiet)
     if seen is None:
-        return found
+        return measurements
     limits, scales = seen
-    steps = min(len(limits), found.noisy.moved.shape[1])
-    noise = np.sqrt((found.noisy.silent[:, :steps] ** 2).mean(axis=(0, 2, 3)))
-    noise /= found.settings.noise_multiplier * scales[:steps] * limits[:steps]
+    steps = min(len(limits), measurements.noisy.moved.shape[1])
+    noise = np.sqrt((measurements.noisy.silent[:, :steps] ** 2).mean(axis=(0, 2, 3)))
+    noise /= measurements.settings.noise_multiplier * scales[:steps] * limits[:steps]
     if np.abs(noise - 1).max() > _SAME_LIMIT:
-        return found
+        return measurements
 
-    def change(one: Trainings) -> Trainings:
-        own = limits[: one.moved.shape[1]]
-        before = np.ones(len(own)) if one.norm_factors is None else one.norm_factors[: len(own)]
-        moved = one.moved[:, : len(own)] / own[:, None, None]
+    def change(trainings: Trainings) -> Trainings:
+        own = limits[: trainings.moved.shape[1]]
+        before = (
+            np.ones(len(own))
+            if trainings.norm_factors is None
+            else trainings.norm_factors[: len(own)]
+        )
+        moved = trainings.moved[:, : len(own)] / own[:, None, None]
         return replace(
-            one,
+            trainings,
             moved=moved,
             in_all=moved.sum(axis=1),
-            before=one.before[:, : len(own)],
+            before=trainings.before[:, : len(own)],
             norm_factors=before / own,
         )
 
-    return replace(_replaced(found, change), limits=(float(limits.min()), float(limits.max())))
+    return replace(
+        _replaced(measurements, change), limits=(float(limits.min()), float(limits.max()))
+    )
 
 
 def _limits(quiet: Trainings) -> tuple[Array, Array] | None:
@@ -219,29 +233,33 @@ def _limits(quiet: Trainings) -> tuple[Array, Array] | None:
             return None
         limits.append(limit)
         scales.append(scale)
-    found = np.array(limits)
-    return (found, np.array(scales)) if np.abs(found - 1).max() > _CARRIED * 2 else None
+    limits_of_steps = np.array(limits)
+    return (
+        (limits_of_steps, np.array(scales))
+        if np.abs(limits_of_steps - 1).max() > _CARRIED * 2
+        else None
+    )
 
 
-def _changed(found: Measurements, updates: Callable[[Trainings], Array]) -> Measurements:
+def _changed(measurements: Measurements, updates: Callable[[Trainings], Array]) -> Measurements:
     """With other updates."""
 
-    def change(one: Trainings) -> Trainings:
-        moved = updates(one)
-        return replace(one, moved=moved, in_all=moved.sum(axis=1))
+    def change(trainings: Trainings) -> Trainings:
+        moved = updates(trainings)
+        return replace(trainings, moved=moved, in_all=moved.sum(axis=1))
 
-    return _replaced(found, change)
+    return _replaced(measurements, change)
 
 
-def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> Measurements:
+def _replaced(measurements: Measurements, change: Callable[[Trainings], Trainings]) -> Measurements:
     """With other trainings of all kinds."""
     return replace(
-        found,
-        quiet=change(found.quiet),
-        noisy=change(found.noisy),
-        small_quiet=found.small_quiet and change(found.small_quiet),
-        small_noisy=found.small_noisy and change(found.small_noisy),
-        dense=found.dense and change(found.dense),
+        measurements,
+        quiet=change(measurements.quiet),
+        noisy=change(measurements.noisy),
+        small_quiet=measurements.small_quiet and change(measurements.small_quiet),
+        small_noisy=measurements.small_noisy and change(measurements.small_noisy),
+        dense=measurements.dense and change(measurements.dense),
     )
 
 
@@ -255,8 +273,8 @@ def _without_momentum(moved: Array, momentum: float) -> Array:
 def _weight_decay(quiet: Trainings) -> float:
     """The part of itself that every parameter loses in a step, up to what float32 can show."""
     silent = slice(len(quiet.records.sizes), None)
-    places = quiet.records.start[:, silent] != 0
-    before, moved = quiet.before[..., silent][..., places], quiet.silent[..., places]
+    has_weight = quiet.records.start[:, silent] != 0
+    before, moved = quiet.before[..., silent][..., has_weight], quiet.silent[..., has_weight]
     if np.abs(moved).max() < _CARRIED:
         return 0.0
     return float(np.median(-moved * quiet.records.step / before))
@@ -290,12 +308,12 @@ def _carried(quiet: Trainings, lag: int, *, at_start: bool = False) -> Array:
     return ratios
 
 
-def _carries_nothing(found: Measurements) -> bool:
+def _carries_nothing(measurements: Measurements) -> bool:
     """Whether most records that are not drawn again leave nothing in the next two updates."""
-    least = (1 - found.settings.sample_rate) / 2
+    least = (1 - measurements.settings.sample_rate) / 2
     of_lags = [
-        *(_carried(found.quiet, lag) for lag in (1, 2)),
-        _carried(found.quiet, 1, at_start=True),
+        *(_carried(measurements.quiet, lag) for lag in (1, 2)),
+        _carried(measurements.quiet, 1, at_start=True),
     ]
     return all((np.abs(ratios) < _CARRIED).mean() > least for ratios in of_lags if len(ratios))
 

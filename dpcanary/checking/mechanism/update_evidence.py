@@ -29,7 +29,7 @@ class Evidence:
     """Measurements, with updates in units of their own scale.
 
     Attributes:
-        found: the measurements.
+        measurements: the measurements.
         scales: how many times as large as assumed the updates of each step are, shape (T,).
         of_small: the scales of trainings on few records, shape (T,).
         of_batches: scales of single batches almost without noise, shape (R, T); NaN if empty, 1 if
@@ -41,7 +41,7 @@ class Evidence:
         noise_everywhere: the same with those that get none.
     """
 
-    found: Measurements
+    measurements: Measurements
     scales: Array
     of_small: Array
     of_batches: Array
@@ -53,20 +53,20 @@ class Evidence:
     @property
     def drawn(self) -> NDArray[np.bool_]:
         """Which records were in a batch, shape (R, T, N)."""
-        return self.found.quiet.drawn
+        return self.measurements.quiet.drawn
 
 
-def evidence_of(found: Measurements) -> Evidence:
+def evidence_of(measurements: Measurements) -> Evidence:
     """What the measurements say of scales and noise."""
-    of_batches, deviation, scales = _scales(found.quiet)
-    small = found.small_quiet
+    of_batches, deviation, scales = _scales(measurements.quiet)
+    small = measurements.small_quiet
     of_small = np.ones(0) if small is None else _scales(small)[2]
-    steps = min(found.noisy.moved.shape[1], len(scales))
-    unit = found.settings.noise_multiplier * scales[:steps, None, None]
-    noisy = found.noisy.moved[:, :steps] / unit
-    everywhere = _noise(found, noisy)
+    steps = min(measurements.noisy.moved.shape[1], len(scales))
+    unit = measurements.settings.noise_multiplier * scales[:steps, None, None]
+    noisy = measurements.noisy.moved[:, :steps] / unit
+    everywhere = _noise(measurements, noisy)
     return Evidence(
-        found=found,
+        measurements=measurements,
         scales=scales,
         of_small=of_small,
         of_batches=of_batches,
@@ -104,30 +104,30 @@ def fresh(quiet: Trainings) -> NDArray[np.bool_]:
     start = quiet.records.norms[quiet.records.classes]
     same: NDArray[np.bool_] = quiet.drawn & (np.abs(quiet.norms_of_all / start - 1) < EXACT / 4)
     if quiet.norm_factors is not None:
-        # Of equal gradients, other parts are clipped, or to another C.
+        # Although the gradients are equal, other parts are clipped, or to another C.
         same &= (quiet.norm_factors == quiet.norm_factors[0])[:, None]
     return same
 
 
 def _usual(quiet: Trainings) -> Array:
     """The median part of equal records in each tensor, shape (R, T, 5, N); NaN if not `fresh`."""
-    found, at_start = np.full(quiet.parts.shape, np.nan), fresh(quiet)
+    usual, at_start = np.full(quiet.parts.shape, np.nan), fresh(quiet)
     parts = np.moveaxis(quiet.parts, 2, -1)
     for index in range(len(quiet.records.norms)):
         own = at_start & (quiet.records.classes == index)
         if own.any():
-            np.moveaxis(found, 2, -1)[own] = np.median(parts[own], axis=0)
-    return found
+            np.moveaxis(usual, 2, -1)[own] = np.median(parts[own], axis=0)
+    return usual
 
 
 def clipped_norms(evidence: Evidence) -> Array:
     """Norms of the parts of records in updates over C, shape (R, T, N); NaN if not drawn."""
-    quiet = evidence.found.quiet
+    quiet = evidence.measurements.quiet
     squares = (quiet.parts**2).sum(axis=2)
     # What the size of the batch does is seen as normalisation.
     norms = np.sqrt(squares) / evidence.of_batches[..., None]
-    found: Array = np.where(evidence.drawn, norms, np.nan)
-    return found
+    clipped: Array = np.where(evidence.drawn, norms, np.nan)
+    return clipped
 
 
 def batches_differ(evidence: Evidence) -> bool:
@@ -142,7 +142,7 @@ def batches_differ(evidence: Evidence) -> bool:
 
 def clips_to_limit(evidence: Evidence) -> bool:
     """Whether nearly all parts have the norm of the gradient, or C if that is larger."""
-    norms = evidence.found.quiet.norms
+    norms = evidence.measurements.quiet.norms
     shown = np.isfinite(own := clipped_norms(evidence)) & (norms > _VISIBLE * 10)
     if not shown.any():
         return False
@@ -169,19 +169,19 @@ def _of_finite(values: Array, percentile: float) -> float:
     return float(np.percentile(finite, percentile)) if finite.size else 0.0
 
 
-def _noise(found: Measurements, noisy: Array) -> Tensors:
+def _noise(measurements: Measurements, noisy: Array) -> Tensors:
     """The noise of all steps by place."""
-    records = found.noisy.records
+    records = measurements.noisy.records
     along, across = records.parts(noisy)
     silent = noisy[..., len(records.sizes) :]
     shape = (*noisy.shape[:2], -1)
-    places = {tensor.name: silent[:, :, list(tensor.values)].reshape(shape) for tensor in TENSORS}
+    noises = {tensor.name: silent[:, :, list(tensor.values)].reshape(shape) for tensor in TENSORS}
     names = [f"{tensor.name} beside gradients" for tensor in TENSORS[:3]]
-    if np.abs(found.quiet.across[..., 3, :]).max(initial=0.0) < _SMALL_PART:
+    if np.abs(measurements.quiet.across[..., 3, :]).max(initial=0.0) < _SMALL_PART:
         # Weight and bias of the hidden layer may be clipped to limits of their own.
         names.append("hidden.* beside gradients")
-    places |= {name: across[:, :, row] for row, name in enumerate(names)}
-    least = found.quiet.parts[..., found.quiet.records.classes == 0]
-    if found.settings.noise_multiplier >= LEAST_NOISE and np.abs(least).max() < _SMALL_PART:
-        places["along small gradients"] = along[..., records.classes == 0].reshape(shape)
-    return {place: values for place, values in places.items() if values.size}
+    noises |= {name: across[:, :, row] for row, name in enumerate(names)}
+    least = measurements.quiet.parts[..., measurements.quiet.records.classes == 0]
+    if measurements.settings.noise_multiplier >= LEAST_NOISE and np.abs(least).max() < _SMALL_PART:
+        noises["along small gradients"] = along[..., records.classes == 0].reshape(shape)
+    return {place: values for place, values in noises.items() if values.size}

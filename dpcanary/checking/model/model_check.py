@@ -89,8 +89,8 @@ class ModelCheck(CheckResult):
     @property
     def compares_nothing(self) -> bool:
         """Whether every mode of Opacus refuses the model, so that no gradient was compared."""
-        modes = [one for one in self.findings if one.name in map(_name_of, MODES)]
-        return bool(modes) and all(not one.judged for one in modes)
+        modes = [finding for finding in self.findings if finding.name in map(_name_of, MODES)]
+        return bool(modes) and all(not finding.judged for finding in modes)
 
     def __str__(self) -> str:
         not_seen = [
@@ -196,16 +196,16 @@ def assert_model(model: nn.Module, records: Any, loss: Loss | None = None, **oth
 
     Args:
         model: as in `check_model`.
-        records: likewise.
-        loss: likewise.
+        records: see `check_model`.
+        loss: see `check_model`.
         others: its other arguments.
 
     Raises:
         AssertionError: with the whole result, if a property does not hold.
     """
     __tracebackhide__ = True
-    found = check_model(model, records, loss, **others)
-    found.raise_if_wrong("gradients of single records are wrong")
+    result = check_model(model, records, loss, **others)
+    result.raise_if_wrong("gradients of single records are wrong")
 
 
 def _default_loss(model: nn.Module, batch: Batch) -> Loss:
@@ -245,7 +245,7 @@ def _batch_of(records: Any, count: int) -> Batch:
         )
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
-    return Batch(tree_map(lambda one: one[:count], inputs), labels[:count])
+    return Batch(tree_map(lambda tensor: tensor[:count], inputs), labels[:count])
 
 
 def _row(row: Any) -> Any:
@@ -263,7 +263,7 @@ def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
     try:
         with unchanged_state(model):
             outputs = outputs_of(model, batch)
-        found = loss(outputs, batch.labels)
+        losses = loss(outputs, batch.labels)
     except Exception as error:
         raise _not_called(error, batch) from error
     if not isinstance(outputs, Tensor) or len(outputs) != len(batch):
@@ -271,7 +271,7 @@ def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
             "the model must give one tensor, or an object with one as its logits, whose first axis"
             " is that of the records"
         )
-    if not isinstance(found, Tensor) or found.dim():
+    if not isinstance(losses, Tensor) or losses.dim():
         raise InputError("the loss must be a single number: the mean or the sum over the records")
 
 
@@ -302,10 +302,10 @@ def _finite(checked: _Checked, records: Any, *, with_gradients: bool) -> Finding
             of_records = _odd(values).reshape(len(values), -1).any(dim=1)
             wrong.append(_numbered("the values of", of_records))
     if with_gradients and not wrong:
-        found = one_at_a_time(
+        gradients = one_at_a_time(
             checked.model, checked.batch, checked.loss, is_random=checked.is_random
         )
-        of_records = _odd(norms_of(found))
+        of_records = _odd(norms_of(gradients))
         if of_records.any():
             wrong.append(_numbered("the gradients of", of_records))
     return Finding(
@@ -384,11 +384,11 @@ def _loss(checked: _Checked, weights: Sequence[Tensor | None]) -> Finding:
         " record alone. Take the mean of each record's own loss"
     )
     name = "loss of one record"
-    known = [own for own in weights if own is not None]
-    if len(known) < len(weights):
+    weighted = [own for own in weights if own is not None]
+    if len(weighted) < len(weights):
         return Finding(name, expected, "it depends on other records", False, meaning)
     count = len(checked.batch)
-    scaled = torch.cat(known) * count
+    scaled = torch.cat(weighted) * count
     low, high = float(scaled.min()), float(scaled.max())
     note = _note_on_probabilities(checked.model, checked.batch, checked.loss)
     is_sum = abs(low / count - 1) < 1e-2 and abs(high / count - 1) < 1e-2
@@ -426,7 +426,7 @@ def _gradients(
     moved(copied, batch, loss, num_steps=_STEPS)
     points.append((copied, one_at_a_time(copied, batch, loss, is_random=checked.is_random)))
     largest = {
-        name: max(float(norms_by_parameter(found)[name].max()) for _, found in points)
+        name: max(float(norms_by_parameter(gradients)[name].max()) for _, gradients in points)
         for name in at_start
     }
     still = {name for name in largest if largest[name] == 0}
@@ -450,8 +450,8 @@ def _trained(
     parameters = trained(model)
     missing: list[str] = []
     if optimizer is not None:
-        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        missing = [name for name, one in parameters.items() if id(one) not in held]
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        missing = [name for name, parameter in parameters.items() if id(parameter) not in held]
     frozen = [name for name, own in model.named_parameters() if not own.requires_grad]
     notes = []
     if frozen:
@@ -493,16 +493,17 @@ def _mode(
     is_ghost, batch, loss = mode == "ghost", checked.batch, checked.loss
     name, expected = _name_of(mode), "those of one record at a time by autograd"
     norm_error, errors, meaning = 0.0, dict[str, float](), _WRONG_NORMS
-    for model, wanted in points:
-        found = compared(mode, model, batch, loss, wanted)
-        if found.errors is None:
-            note = f"this mode fails on the model: {found.refused}"
+    for model, reference in points:
+        comparison = compared(mode, model, batch, loss, reference)
+        if comparison.errors is None:
+            note = f"this mode fails on the model: {comparison.refused}"
             return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
-        norm_error = max(norm_error, found.norm_error)
-        errors = {one: max(error, errors.get(one, 0.0)) for one, error in found.errors.items()}
+        norm_error = max(norm_error, comparison.norm_error)
+        for parameter, error in comparison.errors.items():
+            errors[parameter] = max(error, errors.get(parameter, 0.0))
     # A comparison with NaN is false, so what is within the limit is asked for.
     wrong = sorted(
-        (one for one in errors if not errors[one] <= limit), key=lambda one: -errors[one]
+        (own for own in errors if not errors[own] <= limit), key=lambda own: -errors[own]
     )
     holds = not wrong and norm_error <= limit
     if not holds and not is_ghost:
@@ -522,23 +523,25 @@ def _mode(
 
 def _draws_later(mode: str, checked: _Checked) -> bool:
     """Whether gradients change with random numbers that are drawn after the forward pass."""
-    one, two = (
+    first, second = (
         gradients_in(mode, checked.model, checked.batch, checked.loss, later_seed=seed)
         for seed in (1, 2)
     )
-    return any(not torch.allclose(one[name], two[name], rtol=1e-3) for name in one)
+    return any(not torch.allclose(first[name], second[name], rtol=1e-3) for name in first)
 
 
 def _change_with_others(mode: str, checked: _Checked, limit: float) -> bool:
     """Whether the gradients of the first and the last record change with the other records."""
     batch, others, count = checked.batch, checked.others, len(checked.batch)
-    one = gradients_in(mode, checked.model, batch, checked.loss)
+    together = gradients_in(mode, checked.model, batch, checked.loss)
     for place in (0, count - 1):
         changed = with_record(others, batch, place)
-        two = gradients_in(mode, checked.model, changed, checked.loss)
-        own = {name: values[place : place + 1] for name, values in one.items()}
+        changed_gradients = gradients_in(mode, checked.model, changed, checked.loss)
+        own = {name: values[place : place + 1] for name, values in together.items()}
         norm = float(norms_of(own)[0])
-        gap = norms_of({name: own[name] - two[name][place : place + 1] for name in own})
+        gap = norms_of(
+            {name: own[name] - changed_gradients[name][place : place + 1] for name in own}
+        )
         if not float(gap[0]) <= limit * norm:
             return True
     return False
@@ -550,14 +553,14 @@ def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
         outputs = outputs_of(model, batch)
         alone = losses_alone(outputs, batch, loss)
         try:
-            found = ghost_losses(loss, outputs, batch.labels)
+            ghost = ghost_losses(loss, outputs, batch.labels)
         except Exception as error:
             note = f"Opacus's loss fails: {type(error).__name__}: {error}"
             return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
-    if found is None or found.shape != alone.shape:
+    if ghost is None or ghost.shape != alone.shape:
         note = "ghost clipping takes losses of PyTorch alone, such as CrossEntropyLoss"
         return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
-    largest = float(((found - alone) / alone.abs().clamp(min=1e-12)).abs().max())
+    largest = float(((ghost - alone) / alone.abs().clamp(min=1e-12)).abs().max())
     return Finding(
         name,
         expected,
@@ -572,11 +575,11 @@ def _clipping(
 ) -> Finding:
     name, expected = f"{clipping} clipping", "the sum of gradients, each clipped to C"
     error = 0.0
-    for _, wanted in points:
-        norms = norms_of(wanted)
+    for _, reference in points:
+        norms = norms_of(reference)
         if float(norms.max()) > 0:
             # Half of the records are clipped.
-            error = max(error, clipping_error(clipping, wanted, float(norms.median())))
+            error = max(error, clipping_error(clipping, reference, float(norms.median())))
     return Finding(
         name,
         expected,

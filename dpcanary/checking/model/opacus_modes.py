@@ -57,15 +57,15 @@ def compared(
     try:
         if mode == "ghost":
             return _ghost(model, batch, loss, expected)
-        found = gradients_in(mode, model, batch, loss)
-        _check_rows(found, len(batch))
+        gradients = gradients_in(mode, model, batch, loss)
+        _check_rows(gradients, len(batch))
     except Exception as error:
         return Compared(refused=f"{type(error).__name__}: {_first_line(error)}")
     norms, errors = norms_of(expected).clamp(min=1e-12), {}
-    for name, own in found.items():
+    for name, own in gradients.items():
         difference = (own - expected[name]).float().flatten(1).norm(dim=1)
         errors[name] = float((difference / norms).max())
-    return Compared(_largest(norms_of(found), norms), errors)
+    return Compared(_largest(norms_of(gradients), norms), errors)
 
 
 def gradients_in(
@@ -84,18 +84,18 @@ def gradients_in(
         warnings.simplefilter("ignore")
         wrapped = _wrapped(mode, deepcopy(model))
         _backward(wrapped, batch, loss, later_seed)
-    found = {}
+    gradients = {}
     for name, parameter in trained(wrapped._module).items():
         own = getattr(parameter, "grad_sample", None)
         if own is None:
             own = torch.zeros(len(batch), *parameter.shape, dtype=parameter.dtype)
             own = own.to(parameter.device)
-        found[name] = torch.stack(own).sum(dim=0) if isinstance(own, list) else own.detach()
-    return found
+        gradients[name] = torch.stack(own).sum(dim=0) if isinstance(own, list) else own.detach()
+    return gradients
 
 
-def _check_rows(found: Gradients, count: int) -> None:
-    for name, own in found.items():
+def _check_rows(gradients: Gradients, count: int) -> None:
+    for name, own in gradients.items():
         if len(own) != count:
             raise ValueError(
                 f"it gives {name} {len(own)} gradients for {count} records; has its layer an input"
@@ -117,7 +117,7 @@ def _wrapped(mode: str, model: nn.Module) -> Any:
 
 
 def _backward(wrapped: Any, batch: Batch, loss: Loss, later_seed: int = 0) -> None:
-    """Of the records' own losses: what the loss of a batch does is not put down to the layers."""
+    """Propagates the records' own losses, so that no layer is blamed for the loss of a batch."""
     with unchanged_state(wrapped):
         torch.manual_seed(0)
         total = losses_alone(outputs_of(wrapped, batch), batch, loss).sum()
@@ -138,8 +138,8 @@ def _ghost(model: nn.Module, batch: Batch, loss: Loss, expected: Gradients) -> C
     return Compared(_largest(wrapped.get_norm_sample(), norms), errors)
 
 
-def _largest(found: Tensor, expected: Tensor) -> float:
-    return float(((found.float() - expected) / expected).abs().max())
+def _largest(values: Tensor, expected: Tensor) -> float:
+    return float(((values.float() - expected) / expected).abs().max())
 
 
 def clipping_error(clipping: str, expected: Gradients, limit: float) -> float:
@@ -184,8 +184,8 @@ def clipping_error(clipping: str, expected: Gradients, limit: float) -> float:
     for name, parameter in parameters.items():
         own, bound = (by_parameter[name], each) if clipping == "per_layer" else (norms, limit)
         factors = (bound / own.clamp(min=1e-12)).clamp(max=1.0)
-        wanted = torch.einsum("i,i...->...", factors.to(expected[name].dtype), expected[name])
-        square += float((parameter.summed_grad - wanted).float().square().sum())  # type: ignore[attr-defined]
+        clipped_sum = torch.einsum("i,i...->...", factors.to(expected[name].dtype), expected[name])
+        square += float((parameter.summed_grad - clipped_sum).float().square().sum())  # type: ignore[attr-defined]
     return sqrt(square) / limit
 
 
@@ -198,12 +198,12 @@ def ghost_losses(criterion: Any, outputs: Tensor, labels: Tensor) -> Tensor | No
 
     if not isinstance(criterion, nn.Module) or getattr(criterion, "reduction", None) is None:
         return None
-    told = SimpleNamespace(loss_reduction=criterion.reduction)
-    wrapped = DPLossFastGradientClipping(told, told, criterion, criterion.reduction)
+    module = SimpleNamespace(loss_reduction=criterion.reduction)
+    wrapped = DPLossFastGradientClipping(module, module, criterion, criterion.reduction)
     if outputs.dim() == 3:
         flat = outputs.reshape(-1, outputs.shape[-1])
-        found = wrapped(flat, labels.reshape(-1), shape=outputs.shape)
+        losses_of_batch = wrapped(flat, labels.reshape(-1), shape=outputs.shape)
     else:
-        found = wrapped(outputs, labels)
-    losses: Tensor = found.loss_per_sample
+        losses_of_batch = wrapped(outputs, labels)
+    losses: Tensor = losses_of_batch.loss_per_sample
     return losses

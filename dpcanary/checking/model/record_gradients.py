@@ -34,7 +34,7 @@ class Batch:
 
     def rows(self, index: slice | Sequence[int]) -> "Batch":
         """Some of the records."""
-        return Batch(tree_map(lambda one: one[index], self.inputs), self.labels[index])
+        return Batch(tree_map(lambda tensor: tensor[index], self.inputs), self.labels[index])
 
 
 def outputs_of(model: nn.Module, batch: Batch) -> Any:
@@ -59,19 +59,19 @@ def own_loss(model: nn.Module, batch: Batch) -> Loss | None:
         return None
 
     def loss(outputs: Any, labels: Tensor) -> Tensor:
-        given = {"logits": outputs, "pooled_logits": outputs, "labels": labels}
-        found: Tensor = function(**given, vocab_size=outputs.shape[-1], config=model.config)
-        return found
+        arguments = {"logits": outputs, "pooled_logits": outputs, "labels": labels}
+        value: Tensor = function(**arguments, vocab_size=outputs.shape[-1], config=model.config)
+        return value
 
     with torch.no_grad(), unchanged_state(model):
         torch.manual_seed(0)
         expected = model(**batch.inputs, labels=batch.labels).loss
         torch.manual_seed(0)
-        found = loss(outputs_of(model, batch), batch.labels)
-    if not torch.allclose(found, expected, rtol=1e-4):
+        value = loss(outputs_of(model, batch), batch.labels)
+    if not torch.allclose(value, expected, rtol=1e-4):
         raise InputError(
             f"the model's loss is {float(expected):.6g}, and its loss_function of logits and labels"
-            f" is {float(found):.6g}: give the loss as a function of logits and labels"
+            f" is {float(value):.6g}: give the loss as a function of logits and labels"
         )
     return loss
 
@@ -107,7 +107,7 @@ def one_at_a_time(
             batch, so that each record meets the numbers that it meets there.
     """
     parameters = trained(model)
-    found: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
     with unchanged_state(model):
         torch.manual_seed(0)
         together = losses_alone(outputs_of(model, batch), batch, loss) if is_random else None
@@ -120,8 +120,8 @@ def one_at_a_time(
             else:
                 gradients = _gradients(together[index], parameters, retain_graph=True)
             for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-                found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
-    return {name: torch.stack(own).detach() for name, own in found.items()}
+                rows[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
+    return {name: torch.stack(own).detach() for name, own in rows.items()}
 
 
 def _gradients(
@@ -141,15 +141,15 @@ def unconnected(model: nn.Module, batch: Batch, loss: Loss) -> set[str]:
     return {name for name, own in zip(parameters, gradients, strict=True) if own is None}
 
 
-def norms_of(found: Gradients) -> Tensor:
+def norms_of(gradients: Gradients) -> Tensor:
     """Norms of whole gradients, shape (records,)."""
-    norms: Tensor = torch.stack([*norms_by_parameter(found).values()]).norm(dim=0)
+    norms: Tensor = torch.stack([*norms_by_parameter(gradients).values()]).norm(dim=0)
     return norms
 
 
-def norms_by_parameter(found: Gradients) -> dict[str, Tensor]:
+def norms_by_parameter(gradients: Gradients) -> dict[str, Tensor]:
     """Shape (records,) each, in single precision."""
-    return {name: own.float().flatten(1).norm(dim=1) for name, own in found.items()}
+    return {name: own.float().flatten(1).norm(dim=1) for name, own in gradients.items()}
 
 
 @contextmanager

@@ -57,8 +57,8 @@ def random_layer(model: nn.Module, batch: Batch) -> str | None:
 
     Such are functional dropout and layers that are left out at random.
     """
-    one, two = (_calls(model, batch, seed=seed) for seed in (0, 1))
-    for first, second in zip(one, two, strict=False):
+    calls, again = (_calls(model, batch, seed=seed) for seed in (0, 1))
+    for first, second in zip(calls, again, strict=False):
         if not _alike(first.outputs, second.outputs):
             same = _alike(first.inputs, second.inputs)
             return _place(first.name) if same else f"what comes before {_place(first.name)}"
@@ -128,14 +128,14 @@ def kept_of_records(model: nn.Module, batch: Batch, others: Batch) -> list[str]:
 def _after(model: nn.Module, earlier: Batch, batch: Batch) -> list[Tensor]:
     """Outputs for a batch in training and in evaluation, after a pass of an earlier one."""
     copied = deepcopy(model)
-    found = []
+    tensors = []
     with torch.no_grad(), unchanged_state(copied):
         torch.manual_seed(0)
         outputs_of(copied, earlier)
         for mode in (True, False):
             torch.manual_seed(0)
-            found += _tensors(outputs_of(copied.train(mode), batch))
-    return found
+            tensors += _tensors(outputs_of(copied.train(mode), batch))
+    return tensors
 
 
 def with_record(others: Batch, batch: Batch, place: int) -> Batch:
@@ -171,11 +171,13 @@ def _calls(
 
     def hook(name: str) -> Any:
         def after(module: nn.Module, inputs: Any, keywords: Any, outputs: Any) -> None:
-            given, made = _tensors([inputs, keywords]), _tensors(outputs)
-            call = Call(name, [_kept(one) for one in given], [_kept(one) for one in made])
+            read, written = _tensors([inputs, keywords]), _tensors(outputs)
+            call = Call(
+                name, [_kept(tensor) for tensor in read], [_kept(tensor) for tensor in written]
+            )
             if loss:
-                _keep_gradients(given, call.input_gradients)
-                _keep_gradients(made, call.output_gradients)
+                _keep_gradients(read, call.input_gradients)
+                _keep_gradients(written, call.output_gradients)
             seen.append(call)
 
         return after
@@ -187,7 +189,9 @@ def _calls(
             torch.manual_seed(seed)
             outputs = outputs_of(model, batch)
             if loss:
-                parameters = [one for one in model.parameters() if one.requires_grad]
+                parameters = [
+                    parameter for parameter in model.parameters() if parameter.requires_grad
+                ]
                 # Gradients in layers' values are kept by hooks; parameters keep none.
                 torch.autograd.grad(
                     losses_alone(outputs, batch, loss).sum(), parameters, allow_unused=True
@@ -209,9 +213,9 @@ def _keep_gradients(tensors: Sequence[Tensor], kept: dict[int, Tensor]) -> None:
 
         return keep
 
-    for index, one in enumerate(tensors):
-        if one.requires_grad and not isinstance(one, nn.Parameter):
-            one.register_hook(keeper(index))  # type: ignore[no-untyped-call]
+    for index, tensor in enumerate(tensors):
+        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
+            tensor.register_hook(keeper(index))  # type: ignore[no-untyped-call]
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -221,7 +225,7 @@ def _tensors(values: Any) -> list[Tensor]:
     if isinstance(values, dict):
         values = [*values.values()]
     if isinstance(values, tuple | list):
-        return [one for value in values for one in _tensors(value)]
+        return [tensor for value in values for tensor in _tensors(value)]
     return []
 
 
@@ -257,32 +261,34 @@ def _rows(tensors: Sequence[Tensor], axes: Sequence[int], place: int) -> list[Te
 def _first_change(
     reference: list[Call], changed: list[Call], axes: list[Axes], place: int
 ) -> str | None:
-    for one, two, axis in zip(reference, changed, axes, strict=False):
-        if not _alike(*(_rows(call.outputs, axis.outputs, place) for call in (one, two))):
-            if _alike(*(_rows(call.inputs, axis.inputs, place) for call in (one, two))):
-                return _place(one.name)
-            parent = one.name.rpartition(".")[0]
-            return f"what comes before {one.name}" + (f" in {parent}" if parent else "")
+    for first, second, axis in zip(reference, changed, axes, strict=False):
+        if not _alike(*(_rows(call.outputs, axis.outputs, place) for call in (first, second))):
+            if _alike(*(_rows(call.inputs, axis.inputs, place) for call in (first, second))):
+                return _place(first.name)
+            parent = first.name.rpartition(".")[0]
+            return f"what comes before {first.name}" + (f" in {parent}" if parent else "")
     return None
 
 
 def _first_change_backwards(
     reference: list[Call], changed: list[Call], axes: list[Axes], place: int
 ) -> str | None:
-    for one, two, axis in reversed([*zip(reference, changed, axes, strict=False)]):
-        if not _gradients_alike(one.output_gradients, two.output_gradients, axis.outputs, place):
-            return f"the backward pass of what comes after {_place(one.name)}"
-        if not _gradients_alike(one.input_gradients, two.input_gradients, axis.inputs, place):
-            return f"the backward pass of {_place(one.name)}"
+    for first, second, axis in reversed([*zip(reference, changed, axes, strict=False)]):
+        if not _gradients_alike(
+            first.output_gradients, second.output_gradients, axis.outputs, place
+        ):
+            return f"the backward pass of what comes after {_place(first.name)}"
+        if not _gradients_alike(first.input_gradients, second.input_gradients, axis.inputs, place):
+            return f"the backward pass of {_place(first.name)}"
     return None
 
 
 def _gradients_alike(
-    one: dict[int, Tensor], two: dict[int, Tensor], axes: tuple[int, ...], place: int
+    first: dict[int, Tensor], second: dict[int, Tensor], axes: tuple[int, ...], place: int
 ) -> bool:
     return all(
-        _alike(*(_rows([found[index]], [axes[index]], place) for found in (one, two)))
-        for index in one.keys() & two.keys()
+        _alike(*(_rows([gradients[index]], [axes[index]], place) for gradients in (first, second)))
+        for index in first.keys() & second.keys()
         if index < len(axes)
     )
 
@@ -291,20 +297,20 @@ def _place(name: str) -> str:
     return name or "the model"
 
 
-def _alike(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
+def _alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     """Whether tensors of one record are the same; other shapes, as of padding, are not compared."""
     return all(
-        a.shape != b.shape or _distance(a, b) < _SAME for a, b in zip(one, two, strict=False)
+        a.shape != b.shape or _distance(a, b) < _SAME for a, b in zip(first, second, strict=False)
     )
 
 
-def _distance(one: Tensor, two: Tensor) -> float:
-    if not one.is_floating_point():
-        return float((one != two).any())
-    one, two = one.double(), two.double()
+def _distance(first: Tensor, second: Tensor) -> float:
+    if not first.is_floating_point():
+        return float((first != second).any())
+    first, second = first.double(), second.double()
     # NaN in both places is the same.
-    one, two = one.nan_to_num(), two.nan_to_num()
-    return float((one - two).norm() / max(float(one.norm()), float(two.norm()), 1e-12))
+    first, second = first.nan_to_num(), second.nan_to_num()
+    return float((first - second).norm() / max(float(first.norm()), float(second.norm()), 1e-12))
 
 
 def weights_in_loss(model: nn.Module, batch: Batch, loss: Loss) -> Tensor | None:
@@ -324,10 +330,10 @@ def weights_in_loss(model: nn.Module, batch: Batch, loss: Loss) -> Tensor | None
     for index in range(len(batch)):
         own = outputs[index : index + 1].detach().requires_grad_()
         [alone] = torch.autograd.grad(loss(own, batch.labels[index : index + 1]), [own])
-        one, two = together[index].double().flatten(), alone.double().flatten()
-        square = float(two @ two)
-        weight = float(one @ two) / square if square else 0.0
-        if not float((one - weight * two).norm()) <= 1e-2 * float(one.norm()) + 1e-12:
+        first, second = together[index].double().flatten(), alone.double().flatten()
+        square = float(second @ second)
+        weight = float(first @ second) / square if square else 0.0
+        if not float((first - weight * second).norm()) <= 1e-2 * float(first.norm()) + 1e-12:
             return None
         weights.append(weight)
     return torch.tensor(weights)

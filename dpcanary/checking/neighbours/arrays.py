@@ -43,7 +43,7 @@ def record_sums(
     if session is None:
         return noisy
     leaves, tree = tree_flatten_with_path(noisy)
-    told = {
+    values = {
         "max_grad_norm": max_grad_norm,
         "noise_multiplier": noise_multiplier,
         "sample_rate": sample_rate,
@@ -53,7 +53,7 @@ def record_sums(
         named(sums),
         [leaf for _, leaf in leaves],
         limit=float(max_grad_norm),
-        settings={name: float(value) for name, value in told.items() if value is not None},
+        settings={name: float(value) for name, value in values.items() if value is not None},
         parameters=named(parameters) if parameters is not None else {},
         records=records,
     )

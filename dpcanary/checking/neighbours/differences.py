@@ -18,8 +18,8 @@ from dpcanary.checking.neighbours.session import (
 
 # Rounding errors of a sum, in units of the precision of its numbers.
 _ROUNDINGS = 16.0
-# Of one whose inputs are equal, as arrays may lie elsewhere in memory; and the precision of what
-# adds up numbers of half precision.
+# Rounding errors of equal inputs, as arrays may lie elsewhere in memory; and the precision of sums
+# of numbers in half precision.
 _ROUNDINGS_OF_EQUALS, _OF_ARITHMETIC = 4.0, 2.0**-23
 # Clipping may leave a little more than C, and more in half precision.
 _OVER = 1e-3
@@ -105,37 +105,37 @@ class RunComparison:
 
 def control(first: Run, again: Run) -> Tolerance:
     """What differs between two runs on the same records."""
-    found = Tolerance()
-    for one, other in zip(first.steps, again.steps, strict=False):
+    tolerance = Tolerance()
+    for step, other in zip(first.steps, again.steps, strict=False):
         if other.compared is not None:
-            found.sums = max(found.sums, other.compared.total / one.limit)
-            found.noise = max(found.noise, other.compared.of_noise / one.limit)
-        if not _same_batches(one, other):
-            found.kinds.add("batches")
-        for kind, names in _changed_names(one, other):
-            found.kinds.add(kind)
-            found.names.update(names)
+            tolerance.sums = max(tolerance.sums, other.compared.total / step.limit)
+            tolerance.noise = max(tolerance.noise, other.compared.of_noise / step.limit)
+        if not _same_batches(step, other):
+            tolerance.kinds.add("batches")
+        for kind, names in _changed_names(step, other):
+            tolerance.kinds.add(kind)
+            tolerance.names.update(names)
     if len(first.steps) != len(again.steps) or again.ended == MORE_STEPS:
-        found.kinds.add("steps")
+        tolerance.kinds.add("steps")
     if first.released is not None and again.released is None:
-        found.kinds.add("released")
+        tolerance.kinds.add("released")
     if again.error is not None or again.ended in (TIME, OTHER_SHAPES):
-        found.kinds.add("end")
+        tolerance.kinds.add("end")
     if first.random != again.random:
-        found.kinds.add("random numbers")
-        found.names.update(_changed(first.random, again.random))
+        tolerance.kinds.add("random numbers")
+        tolerance.names.update(_changed(first.random, again.random))
     if first.released is not None and again.released is not None:
         for name, value in first.released.items():
             same = again.released.get(name)
-            found.values[name] = inf if same is None else value.difference(same)
-    return found
+            tolerance.values[name] = inf if same is None else value.difference(same)
+    return tolerance
 
 
-def _changed_names(one: Step, other: Step) -> Iterator[tuple[str, list[str]]]:
+def _changed_names(step: Step, other: Step) -> Iterator[tuple[str, list[str]]]:
     for kind, before, now in (
-        ("settings", one.settings, other.settings),
-        ("parameters", one.parameters, other.parameters),
-        ("random numbers", one.random, other.random),
+        ("settings", step.settings, other.settings),
+        ("parameters", step.parameters, other.parameters),
+        ("random numbers", step.random, other.random),
     ):
         names = _changed(before, now)
         if names:
@@ -158,23 +158,23 @@ def compare(
     sample_rate: float | None,
 ) -> RunComparison:
     """Compares a run in which a record was replaced with the first run."""
-    found = RunComparison(is_known=_is_known(first))
+    comparison = RunComparison(is_known=_is_known(first))
     seen: set[str] = set()
 
     def add(difference: Difference | None) -> None:
         if difference is not None and difference.kind not in seen:
             seen.add(difference.kind)
-            found.differences.append(difference)
+            comparison.differences.append(difference)
 
     differing: list[int] = []
     without: list[Difference] = []
     moved_rows = ""
     equal = True
-    for number, (one, now) in enumerate(zip(first.steps, other.steps, strict=False), start=1):
-        for difference in _before_sum(number, one, now, tolerance):
+    for number, (step, now) in enumerate(zip(first.steps, other.steps, strict=False), start=1):
+        for difference in _before_sum(number, step, now, tolerance):
             add(difference)
         equal = equal and ("parameters" not in seen or "parameters" in tolerance.kinds)
-        rows = other_rows(one.batches, now.batches, record)
+        rows = other_rows(step.batches, now.batches, record)
         if not moved_rows and rows is not None and rows[0]:
             moved_rows = (
                 f"{rows[0]} of {rows[1]} other records in the batches of step {number} have other"
@@ -182,57 +182,57 @@ def compare(
             )
         if not equal or now.compared is None or "batches" in seen:
             continue
-        found.num_compared += 1
-        for difference in _of_sum(number, one, now, record, tolerance, found):
+        comparison.num_compared += 1
+        for difference in _of_sum(number, step, now, record, tolerance, comparison):
             if difference.kind == "without":
                 without.append(difference)
             else:
                 add(difference)
-        if now.compared.total > _error_of_equals(one, now, tolerance):
+        if now.compared.total > _error_of_equals(step, now, tolerance):
             differing.append(number)
-    found.with_record = len(differing)
-    leak = _without(first, record, differing, without, found, sample_rate, moved_rows)
+    comparison.with_record = len(differing)
+    leak = _without(first, record, differing, without, comparison, sample_rate, moved_rows)
     add(leak)
-    for difference in _at_end(first, other, tolerance, found):
+    for difference in _at_end(first, other, tolerance, comparison):
         add(difference)
-    found.differences.sort(key=lambda one: (one.step, one.order))
-    return found
+    comparison.differences.sort(key=lambda difference: (difference.step, difference.order))
+    return comparison
 
 
-def _before_sum(number: int, one: Step, now: Step, tolerance: Tolerance) -> Iterator[Difference]:
+def _before_sum(number: int, step: Step, now: Step, tolerance: Tolerance) -> Iterator[Difference]:
     """What is to be equal when the sum of a step is known."""
-    for name in _changed(one.settings, now.settings):
+    for name in _changed(step.settings, now.settings):
         if name not in tolerance.names:
-            before, value = one.settings.get(name), now.settings.get(name)
+            before, value = step.settings.get(name), now.settings.get(name)
             text = f"{name} is {_shown(value)} in place of {_shown(before)}"
             yield Difference("settings", number, name, text, order=2)
-    for name in _changed(one.parameters, now.parameters):
+    for name in _changed(step.parameters, now.parameters):
         if "parameters" in tolerance.kinds:
             break
-        before, norm = one.norms.get(name, 0.0), now.norms.get(name, 0.0)
+        before, norm = step.norms.get(name, 0.0), now.norms.get(name, 0.0)
         size = abs(norm - before) / before if before else abs(norm - before)
         by = f"its norm is another by {size:.2g}" if size else "its norm is the same"
         yield Difference("parameters", number, name, f"{name} differs ({by})", order=0)
     # Before the first step, what is read without a loader prepares the data.
-    is_drawn = number > 1 or all(batch.loaded for batch in one.batches)
-    if is_drawn and "batches" not in tolerance.kinds and not _same_batches(one, now):
-        yield Difference("batches", number, "", _batches_in_words(one, now), order=1)
-    for name in _changed(one.random, now.random):
+    is_drawn = number > 1 or all(batch.loaded for batch in step.batches)
+    if is_drawn and "batches" not in tolerance.kinds and not _same_batches(step, now):
+        yield Difference("batches", number, "", _batches_in_words(step, now), order=1)
+    for name in _changed(step.random, now.random):
         if "random numbers" not in tolerance.kinds:
             text = f"the generator of {name} has drawn other numbers, or more of them"
             yield Difference("random numbers", number, name, text, order=3)
 
 
-def _same_batches(one: Step, now: Step) -> bool:
-    before, after = one.batches, now.batches
+def _same_batches(step: Step, now: Step) -> bool:
+    before, after = step.batches, now.batches
     return len(before) == len(after) and all(
         len(a.records) == len(b.records) and (a.records == b.records).all()
         for a, b in zip(before, after, strict=True)
     )
 
 
-def _batches_in_words(one: Step, now: Step) -> str:
-    before, after = one.batches, now.batches
+def _batches_in_words(step: Step, now: Step) -> str:
+    before, after = step.batches, now.batches
     if len(after) > len(before) and _starts_with(after, before):
         return "a batch was drawn, and no step was made with it: it was skipped"
     if len(before) > len(after) and _starts_with(before, after):
@@ -247,54 +247,54 @@ def _starts_with(longer: Sequence[Batch], shorter: Sequence[Batch]) -> bool:
     )
 
 
-def _error(one: Step, now: Step, tolerance: Tolerance) -> float:
+def _error(step: Step, now: Step, tolerance: Tolerance) -> float:
     """What rounding explains of a difference between two sums."""
-    rounding = _ROUNDINGS * max(one.rounding, now.rounding) * (one.limit + one.scale)
-    return rounding + _TIMES_CONTROL * tolerance.sums * one.limit
+    rounding = _ROUNDINGS * max(step.rounding, now.rounding) * (step.limit + step.scale)
+    return rounding + _TIMES_CONTROL * tolerance.sums * step.limit
 
 
-def _error_of_equals(one: Step, now: Step, tolerance: Tolerance) -> float:
+def _error_of_equals(step: Step, now: Step, tolerance: Tolerance) -> float:
     """What it explains where the records are the same."""
-    precision = min(max(one.rounding, now.rounding), _OF_ARITHMETIC)
-    rounding = _ROUNDINGS_OF_EQUALS * precision * (one.limit + one.scale)
-    return rounding + _TIMES_CONTROL * tolerance.sums * one.limit
+    precision = min(max(step.rounding, now.rounding), _OF_ARITHMETIC)
+    rounding = _ROUNDINGS_OF_EQUALS * precision * (step.limit + step.scale)
+    return rounding + _TIMES_CONTROL * tolerance.sums * step.limit
 
 
 def _of_sum(
     number: int,
-    one: Step,
+    step: Step,
     now: Step,
     record: int,
     tolerance: Tolerance,
-    found: RunComparison,
+    comparison: RunComparison,
 ) -> Iterator[Difference]:
     """What a step's sum and its noise show."""
     compared = now.compared
     if compared is None:
         return
-    size, where = compared.total / one.limit, compared.largest
+    size, where = compared.total / step.limit, compared.largest
     if not compared.is_finite:
         text = f"the sum has values that are NaN or infinite, in {where}"
         yield Difference("finite", number, where, text, order=4)
         return
-    error = _error(one, now, tolerance)
-    held = [batch.has(record) for batch in one.batches]
-    found.num_having += bool(sum(held))
-    differs = compared.total > _error_of_equals(one, now, tolerance)
+    error = _error(step, now, tolerance)
+    held = [batch.has(record) for batch in step.batches]
+    comparison.num_having += bool(sum(held))
+    differs = compared.total > _error_of_equals(step, now, tolerance)
     if differs:
-        found.largest = max(found.largest, size)
-    if compared.total > 2 * one.limit * (1 + _OVER + 4 * one.rounding) + error:
+        comparison.largest = max(comparison.largest, size)
+    if compared.total > 2 * step.limit * (1 + _OVER + 4 * step.rounding) + error:
         often = sum(held)
         hint = f"the record is {often} times in the step" if often > 1 else ""
         text = f"the sum differs by {size:.4g} C, most in {where}"
         yield Difference("with", number, where, text, hint, order=4)
-    if found.is_known and not sum(held) and differs:
+    if comparison.is_known and not sum(held) and differs:
         text = f"the sum of a step without the record differs by {size:.3g} C, most in {where}"
         yield Difference("without", number, where, text, order=4)
     # The noise is the difference of two numbers, which rounding has changed.
-    largest_noise = compared.of_noise / one.limit
-    allowed = _ROUNDINGS * one.rounding * (one.scale / one.limit + 10 * _noise_of(one))
-    found.of_noise = max(found.of_noise, allowed)
+    largest_noise = compared.of_noise / step.limit
+    allowed = _ROUNDINGS * step.rounding * (step.scale / step.limit + 10 * _noise_of(step))
+    comparison.of_noise = max(comparison.of_noise, allowed)
     if largest_noise > max(1e-4, allowed) + _TIMES_CONTROL * tolerance.noise:
         text = f"a value of the noise differs by {largest_noise:.3g} C"
         yield Difference("noise", number, "", text, order=5)
@@ -319,22 +319,24 @@ def _without(
     record: int,
     differing: Sequence[int],
     without: Sequence[Difference],
-    found: RunComparison,
+    comparison: RunComparison,
     sample_rate: float | None,
     moved_rows: str,
 ) -> Difference | None:
     """Whether sums differ in more steps than those that have the record."""
-    if found.is_known and without:
+    if comparison.is_known and without:
         if not _fetched_earlier(first, record, differing):
-            one = without[0]
-            return Difference("without", one.step, one.where, one.text, moved_rows, order=4)
-        found.is_known = False
-    if found.is_known or not differing:
+            difference = without[0]
+            return Difference(
+                "without", difference.step, difference.where, difference.text, moved_rows, order=4
+            )
+        comparison.is_known = False
+    if comparison.is_known or not differing:
         return None
     rate = sample_rate if sample_rate is not None else _told_rate(first)
     if rate is None or not rate < 1:
         return None
-    count, total = len(differing), found.num_compared
+    count, total = len(differing), comparison.num_compared
     if binom.sf(count - 1, total, rate) < _LEVEL:
         text = f"sums differ in {count} of {total} steps, at sample rate {rate:.3g}"
         return Difference("without", differing[0], "", text, moved_rows, order=4)
@@ -356,41 +358,41 @@ def _fetched_earlier(first: Run, record: int, differing: Sequence[int]) -> bool:
 def _told_rate(first: Run) -> float | None:
     for name in ("sample rate", "sample_rate"):
         rates = [step.settings.get(name) for step in first.steps]
-        known = [rate for rate in rates if isinstance(rate, float)]
-        if known:
-            return max(known)
+        known_rates = [rate for rate in rates if isinstance(rate, float)]
+        if known_rates:
+            return max(known_rates)
     return None
 
 
 def _at_end(
-    first: Run, other: Run, tolerance: Tolerance, found: RunComparison
+    first: Run, other: Run, tolerance: Tolerance, comparison: RunComparison
 ) -> Iterator[Difference]:
     """What is known when both runs have ended."""
     last = len(first.steps) + 1
-    made = len(other.steps)
+    num_made = len(other.steps)
     if other.error is not None:
         text = f"the training fails ({type(other.error).__name__}: {other.error})"
-        yield Difference("end", made + 1, "", text, order=6)
+        yield Difference("end", num_made + 1, "", text, order=6)
         return
     if other.ended == TIME:
-        text = f"the training does not end; {made} steps were made"
-        yield Difference("end", made + 1, "", text, order=6)
+        text = f"the training does not end; {num_made} steps were made"
+        yield Difference("end", num_made + 1, "", text, order=6)
         return
     if other.ended == OTHER_SHAPES:
-        yield Difference("end", made + 1, "", "the sums have other shapes", order=6)
+        yield Difference("end", num_made + 1, "", "the sums have other shapes", order=6)
         return
     if other.ended == MORE_STEPS:
         text = f"more than the {len(first.steps)} steps of the first run are made"
         yield Difference("steps", last, "", text, order=6)
         return
-    if "steps" not in tolerance.kinds and made != len(first.steps):
-        text = f"{made} steps are made, and {len(first.steps)} in the first run"
-        yield Difference("steps", made + 1, "", text, order=6)
+    if "steps" not in tolerance.kinds and num_made != len(first.steps):
+        text = f"{num_made} steps are made, and {len(first.steps)} in the first run"
+        yield Difference("steps", num_made + 1, "", text, order=6)
         return
-    for one, now in zip(first.counts, other.counts, strict=False):
-        if abs(one.raw - now.raw) > 1:
-            text = f"the count of {one.name} differs by {abs(one.raw - now.raw):g}"
-            yield Difference("counts", one.step, one.name, text, order=4)
+    for count, now in zip(first.counts, other.counts, strict=False):
+        if abs(count.raw - now.raw) > 1:
+            text = f"the count of {count.name} differs by {abs(count.raw - now.raw):g}"
+            yield Difference("counts", count.step, count.name, text, order=4)
     for name in _changed(first.settings, other.settings):
         if name not in tolerance.names and "settings" not in tolerance.kinds:
             before, value = first.settings.get(name), other.settings.get(name)
@@ -401,7 +403,7 @@ def _at_end(
         text = f"the generator of {names} has drawn other numbers after the last step"
         yield Difference("random numbers", last, names, text, order=7)
     if first.released is not None and other.released is not None:
-        found.compares_released = any(
+        comparison.compares_released = any(
             value.text != "None" and tolerance.values.get(name, 0.0) < inf
             for name, value in first.released.items()
         )

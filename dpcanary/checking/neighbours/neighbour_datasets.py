@@ -106,9 +106,9 @@ class Data:
             if array.ndim != 2 or array.dtype.kind not in "iuf" or array.size > _MOST_VALUES:
                 continue
             for column in array.T:
-                _, places, numbers = np.unique(column, return_inverse=True, return_counts=True)
+                _, positions, numbers = np.unique(column, return_inverse=True, return_counts=True)
                 if len(numbers) <= self.count / 2:
-                    counts = np.minimum(counts, numbers[places])
+                    counts = np.minimum(counts, numbers[positions])
         return counts
 
     def where_it_differs(self, other: "Data") -> list[int]:
@@ -217,7 +217,7 @@ def _with_item(
         "__reduce_ex__": kind.__reduce_ex__,
     }
     if hasattr(kind, "__getitems__"):
-        members["__getitems__"] = lambda self, numbers: [item(self, one) for one in numbers]
+        members["__getitems__"] = lambda self, numbers: [item(self, number) for number in numbers]
     copied = _deep_copy(dataset)
     values = None if index is None else [*tree_flatten(record)[0], record]
     for name, place in held.items():
@@ -273,9 +273,11 @@ def _number(number: Any, count: int) -> int | None:
 
 def _deep_copy(dataset: Any) -> Any:
     """A copy that shares nothing, but for what is mapped from files; else, as far as it can be."""
-    mapped = [one for one in getattr(dataset, "__dict__", {}).values() if type(one) is np.memmap]
+    mapped = [
+        member for member in getattr(dataset, "__dict__", {}).values() if type(member) is np.memmap
+    ]
     try:
-        return copy.deepcopy(dataset, {id(one): one for one in mapped})
+        return copy.deepcopy(dataset, {id(memmap): memmap for memmap in mapped})
     except Exception:  # such as of an open file
         return copy.copy(dataset)
 
@@ -284,7 +286,9 @@ def _holds(value: Any, count: int) -> bool:
     """Whether a value may have a row for each record, or is a dataset or holds such a value."""
     if isinstance(value, tuple | Mapping):
         own = value.values() if isinstance(value, Mapping) else value
-        return any(_holds(one, count) for one in own if not isinstance(one, tuple | Mapping))
+        return any(
+            _holds(member, count) for member in own if not isinstance(member, tuple | Mapping)
+        )
     try:
         return isinstance(value, Dataset) or (
             hasattr(value, "__len__") and not isinstance(value, str) and len(value) == count
@@ -308,29 +312,29 @@ def _held(dataset: Any, count: int) -> dict[str, int]:
     numbers = np.unique(np.linspace(0, count - 1, _COMPARED).astype(int)).tolist()
     records = [dataset[number] for number in numbers]
     values = [[*tree_flatten(record)[0], record] for record in records]
-    places = (*range(min(map(len, values)) - 1), -1)
-    found = {}
+    positions = (*range(min(map(len, values)) - 1), -1)
+    held = {}
     for name, rows in own.items():
-        for place in places:
+        for place in positions:
             pairs = zip(numbers, values, strict=True)
             if all(_is_row(rows[number], leaves[place]) for number, leaves in pairs):
-                found[name] = place
+                held[name] = place
                 break
-    return found
+    return held
 
 
 def _is_row(row: Any, value: Any) -> bool:
     """Whether a row has a value, maybe in another precision or shape."""
     try:
-        one, other = np.asarray(row), np.asarray(value)
+        held, other = np.asarray(row), np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         return _same(row, value)
-    if one.dtype.hasobject or other.dtype.hasobject or one.dtype.kind not in "fiub":
+    if held.dtype.hasobject or other.dtype.hasobject or held.dtype.kind not in "fiub":
         return _same(row, value)
     return (
-        one.size == other.size
-        and (np.can_cast(one.dtype, other.dtype, "same_kind") or other.dtype.kind == "f")
-        and _same(one.ravel().astype(other.dtype), other.ravel())
+        held.size == other.size
+        and (np.can_cast(held.dtype, other.dtype, "same_kind") or other.dtype.kind == "f")
+        and _same(held.ravel().astype(other.dtype), other.ravel())
     )
 
 
@@ -347,8 +351,8 @@ def _put(rows: Any, index: Any, value: Any) -> None:
         rows[index] = value
 
 
-def _same(one: Any, other: Any) -> bool:
-    leaves, others = tree_flatten(one)[0], tree_flatten(other)[0]
+def _same(value: Any, other: Any) -> bool:
+    leaves, others = tree_flatten(value)[0], tree_flatten(other)[0]
     return len(leaves) == len(others) and all(
         np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind == "f")
         for a, b in zip(leaves, others, strict=True)
@@ -367,11 +371,11 @@ def changed(record: Any, others: Sequence[Any], kind: str) -> Any:
     if kind == "another label":
         return _with_another_label(leaves, tree, others)
     if kind == "another record":
-        return next((one for one in others if not _same(one, record)), None)
-    made = [
+        return next((other for other in others if not _same(other, record)), None)
+    changed_leaves = [
         _value(leaf, kind, is_last=place == len(leaves) - 1) for place, leaf in enumerate(leaves)
     ]
-    new = tree_unflatten(made, tree)
+    new = tree_unflatten(changed_leaves, tree)
     return None if _same(new, record) else new
 
 

@@ -69,17 +69,17 @@ class NeighboursCheck(CheckResult):
     @property
     def compares_nothing(self) -> bool:
         """Whether no sum could be compared. Then the training does not pass."""
-        sums = [one for one in self.findings if one.name == PROPERTIES["with"].name]
-        has_failed = any(not one.holds for one in self.findings)
+        sums = [finding for finding in self.findings if finding.name == PROPERTIES["with"].name]
+        has_failed = any(not finding.holds for finding in self.findings)
         is_empty = not self.num_steps or not self.replacements
-        return not has_failed and (is_empty or not all(one.judged for one in sums))
+        return not has_failed and (is_empty or not all(finding.judged for finding in sums))
 
     @property
     def ranked(self) -> tuple[Finding, ...]:
         """The findings, first those that do not hold: causes before what follows from them."""
         return (
-            *(one for one in self.findings if not one.holds),
-            *(one for one in self.findings if one.holds),
+            *(finding for finding in self.findings if not finding.holds),
+            *(finding for finding in self.findings if finding.holds),
         )
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ class NeighboursCheck(CheckResult):
                 "Nothing was compared: no noisy sum was seen. Make the optimiser of Opacus inside"
                 " of the function, or pass the sums of each step through record_sums."
             )
-        if any(one.note == UNCHANGED for one in self.findings):
+        if any(finding.note == UNCHANGED for finding in self.findings):
             return (
                 "Nothing was compared: no replacement changed the sum of a step, so the replaced"
                 " records do not reach the training."
@@ -216,9 +216,11 @@ def check_neighbours(
     planned = None if replacements is None else [*replacements]
     if neighbour is not None:
         planned = _of_neighbour(data, Data(neighbour))
-    for one in planned or []:
-        if not 0 <= one.index < data.count:
-            raise InputError(f"there is no record {one.index}: the dataset has {data.count}")
+    for replacement in planned or []:
+        if not 0 <= replacement.index < data.count:
+            raise InputError(
+                f"there is no record {replacement.index}: the dataset has {data.count}"
+            )
     with TemporaryDirectory(prefix="dpcanary-", dir=folder) as temporary:
         runs = _Runs(train, data, Tape(Path(temporary)), seed=seed, num_steps=num_steps)
         return runs.result(planned, sample_rate=sample_rate, time_limit=time_limit)
@@ -296,17 +298,19 @@ class _Runs:
                     raise InputError(
                         "the training fails when it is run a second time on the same records"
                         f" ({type(error).__name__}: {error}), so nothing can be compared: let each"
-                        " run make and write what it needs anew"
+                        " run make and write again what it needs"
                     ) from error
                 self._tolerance = control(first, again)
             tolerance = self._tolerance
             pairs: list[tuple[str, RunComparison]] = []
             reads = []
-            for one in replaced:
-                run = self._run(first, one, limit, bar.update)
+            for replacement in replaced:
+                run = self._run(first, replacement, limit, bar.update)
                 reads.append(run.reads)
-                found = compare(first, run, one.index, tolerance, sample_rate=sample_rate)
-                pairs.append((one.label, found))
+                comparison = compare(
+                    first, run, replacement.index, tolerance, sample_rate=sample_rate
+                )
+                pairs.append((replacement.label, comparison))
             spans = spans_of(first.reads, reads)
             # Several processes might not agree on whether to run it.
             is_tried = planned is None and bool(spans) and not self._group.is_several
@@ -327,15 +331,17 @@ class _Runs:
 
         Sums are not looked at: a loop that clips by such a value clips wrongly then.
         """
-        places = "; ".join(sorted(spans)[:3])
+        spans_in_words = "; ".join(sorted(spans)[:3])
         for name, factor in MOVES.items():
             run = self._run(first, replaced, limit, on_step, Reads(spans, factor))
-            found = compare(first, run, replaced.index, self._tolerance, sample_rate=None)
-            found.largest = 0.0
-            found.differences = [
-                one for one in found.differences if one.kind in _DECIDED and not run.error
+            comparison = compare(first, run, replaced.index, self._tolerance, sample_rate=None)
+            comparison.largest = 0.0
+            comparison.differences = [
+                difference
+                for difference in comparison.differences
+                if difference.kind in _DECIDED and not run.error
             ]
-            yield f"{replaced.label}, and the values read in {places} {name}", found
+            yield f"{replaced.label}, and the values read in {spans_in_words} {name}", comparison
 
     def _run(
         self,
@@ -392,8 +398,10 @@ class _Runs:
             of_noise=max((run.of_noise for run in compared), default=0.0),
         )
         order = _causes_first(differences)
-        kinds = [*dict.fromkeys(PROPERTIES[one.kind].name for one, _ in order)]
-        findings.sort(key=lambda one: kinds.index(one.name) if one.name in kinds else len(kinds))
+        kinds = [*dict.fromkeys(PROPERTIES[difference.kind].name for difference, _ in order)]
+        findings.sort(
+            key=lambda finding: kinds.index(finding.name) if finding.name in kinds else len(kinds)
+        )
         return NeighboursCheck(
             findings=tuple(findings),
             num_steps=len(first.steps),
@@ -429,14 +437,14 @@ def _can_be_judged(difference: Difference, tolerance: Tolerance) -> bool:
 
 def _causes_first(differences: Sequence[tuple[Difference, str]]) -> list[tuple[Difference, str]]:
     """In the order in which they happen; what reaches other records explains sums beyond 2 C."""
-    reaching = [one.step for one, _ in differences if one.kind == "without"]
+    reaching = [difference.step for difference, _ in differences if difference.kind == "without"]
     least = min(reaching, default=0)
 
     def rank(pair: tuple[Difference, str]) -> tuple[int, float]:
-        one = pair[0]
-        if one.kind == "with" and least:
-            return max(one.step, least), one.order + 0.5
-        return one.step, one.order
+        difference = pair[0]
+        if difference.kind == "with" and least:
+            return max(difference.step, least), difference.order + 0.5
+        return difference.step, difference.order
 
     return sorted(differences, key=rank)
 
@@ -448,7 +456,7 @@ def _cause(order: list[tuple[Difference, str]]) -> str:
     text = f"Look first at: {PROPERTIES[first.kind].name} (step {first.step}: {first.text})."
     if first.hint:
         text += f" {first.hint[0].upper()}{first.hint[1:]}."
-    others = [*dict.fromkeys(PROPERTIES[one.kind].name for one, _ in order[1:])]
+    others = [*dict.fromkeys(PROPERTIES[difference.kind].name for difference, _ in order[1:])]
     others = [name for name in others if name != PROPERTIES[first.kind].name]
     if others:
         text += f" From it may follow: {', '.join(others)}."

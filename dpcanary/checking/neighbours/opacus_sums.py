@@ -15,7 +15,7 @@ from dpcanary.checking.neighbours.session import Session, Setting
 from dpcanary.errors import InputError
 from dpcanary.watching.watched_models import wrapped_models
 
-# Of the groups of an optimizer's parameters.
+# Keys of an optimizer's groups that are not settings of a step.
 _OF_GROUPS = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
 
 
@@ -129,16 +129,16 @@ class _Recorded:
         return returned
 
     def _names_of(self, parameters: Sequence[Tensor]) -> list[str]:
-        known = {
+        names = {
             id(own): name
             for model in self._models
             for name, own in model._module.named_parameters()
         }
-        return [known.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)]
+        return [names.get(id(p), f"parameter {place}") for place, p in enumerate(parameters)]
 
     def _settings(self) -> dict[str, Setting]:
         optimizer = self._optimizer
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "max_grad_norm": optimizer.max_grad_norm,
             "noise multiplier": optimizer.noise_multiplier,
             "expected batch size": optimizer.expected_batch_size,
@@ -146,18 +146,18 @@ class _Recorded:
             "draws in a step": _draws(optimizer),
         }
         if not hasattr(optimizer, "accumulate"):
-            found["records in the batch"] = _rows(optimizer.params[0].grad_sample)
+            settings["records in the batch"] = _rows(optimizer.params[0].grad_sample)
         for place, bound in enumerate(getattr(optimizer, "max_grad_norms", [])):
-            found[f"max_grad_norm of parameter {place}"] = bound
+            settings[f"max_grad_norm of parameter {place}"] = bound
         for place, group in enumerate(optimizer.param_groups):
             where = f" of group {place}" if len(optimizer.param_groups) > 1 else ""
             for name, value in group.items():
                 if name not in _OF_GROUPS:
-                    found[f"{_WORDS.get(name, name)}{where}"] = value
+                    settings[f"{_WORDS.get(name, name)}{where}"] = value
         rates = [cell for cell in captured_by(optimizer.step_hook) if isinstance(cell, float)]
         if rates:
-            found["sample rate"] = rates[0]
-        return {name: _setting(value) for name, value in found.items() if value is not None}
+            settings["sample rate"] = rates[0]
+        return {name: _setting(value) for name, value in settings.items() if value is not None}
 
     def _accounted(self) -> dict[str, Setting]:
         cells = captured_by(self._optimizer.step_hook)

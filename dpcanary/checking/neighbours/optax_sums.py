@@ -34,11 +34,11 @@ def recorded(
         noise_multiplier: of the steps.
         sample_rate: of the steps.
     """
-    told: dict[str, Setting] = {"max_grad_norm": float(max_grad_norm)}
+    settings: dict[str, Setting] = {"max_grad_norm": float(max_grad_norm)}
     if noise_multiplier is not None:
-        told["noise_multiplier"] = float(noise_multiplier)
+        settings["noise_multiplier"] = float(noise_multiplier)
     if sample_rate is not None:
-        told["sample_rate"] = float(sample_rate)
+        settings["sample_rate"] = float(sample_rate)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         noisy, state = privatizer.update(updates, state, params)
@@ -50,13 +50,13 @@ def recorded(
         def step(sums: Any, with_noise: Any, parameters: Any) -> list[Any]:
             session = current()
             if session is None:
-                return [np.asarray(one) for one in with_noise]
+                return [np.asarray(array) for array in with_noise]
             own = {} if parameters is None else dict(zip(names, parameters, strict=True))
             return session.step(
                 dict(zip(names, map(np.asarray, sums), strict=True)),
-                [np.asarray(one) for one in with_noise],
+                [np.asarray(array) for array in with_noise],
                 limit=float(max_grad_norm),
-                settings=told,
+                settings=settings,
                 parameters={name: np.asarray(value) for name, value in own.items()},
             )
 

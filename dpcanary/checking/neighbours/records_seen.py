@@ -60,7 +60,7 @@ class Reader:
             return
         self.batches.append(Batch(records, _checksums(values, len(records)), loaded))
 
-    def taken(self) -> list[Batch]:
+    def take_batches(self) -> list[Batch]:
         """The batches since the last call."""
         batches, self.batches = self.batches, []
         return batches
@@ -118,7 +118,7 @@ class NotingTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        source = next((one for one in args if isinstance(one, NotingTensor)), None)
+        source = next((argument for argument in args if isinstance(argument, NotingTensor)), None)
         if not isinstance(result, Tensor):
             return torch.utils._pytree.tree_map(_plain, result)
         records = None if source is None else getattr(source, "records", None)
@@ -248,9 +248,9 @@ def _numbers(
         dataset = dataset.dataset
     if isinstance(dataset, TensorDataset):
         # A tensor that was computed from the records and split has noted whose rows it has.
-        known = getattr(dataset.tensors[0], "records", None)
-        if known is not None:
-            numbers: Index = known[rows]
+        numbered = getattr(dataset.tensors[0], "records", None)
+        if numbered is not None:
+            numbers: Index = numbered[rows]
             return numbers
     is_ours = is_private(dataset)
     if not is_ours:
@@ -281,10 +281,10 @@ def other_rows(
     if len(before) != len(now):
         return None
     changed = total = 0
-    for one, other in zip(before, now, strict=True):
-        if not np.array_equal(one.records, other.records):
+    for batch, other in zip(before, now, strict=True):
+        if not np.array_equal(batch.records, other.records):
             return None
-        others = one.records != record
+        others = batch.records != record
         total += int(others.sum())
-        changed += int((one.values != other.values)[others].sum())
+        changed += int((batch.values != other.values)[others].sum())
     return changed, total

@@ -140,7 +140,7 @@ def _parts(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
 def _of_objects(array: Any) -> Any:
     """The text of an array of text, numbers and dates; of other objects nothing is known."""
     plain = str | bytes | bool | int | float | date | np.generic | None
-    if all(isinstance(one, plain) for one in array.reshape(-1).tolist()):
+    if all(isinstance(element, plain) for element in array.reshape(-1).tolist()):
         return repr(array.tolist())
     return _UNKNOWN
 
@@ -164,7 +164,7 @@ def _as_path(value: Any, since: float) -> Any:
     try:
         files = [path, *islice(path.rglob("*"), _MOST_FILES)] if path.is_dir() else [path]
         states = [own.stat() for own in files]
-        is_written = any(max(one.st_mtime, one.st_ctime) > since - _SECONDS for one in states)
+        is_written = any(max(state.st_mtime, state.st_ctime) > since - _SECONDS for state in states)
     except (OSError, ValueError):
         return value
     return path if is_written else value

@@ -49,7 +49,7 @@ def chosen(data: Data, steps: Sequence[Sequence[Batch]], *, seed: int) -> list[R
         seed: of the choices.
     """
     rng = np.random.default_rng(seed)
-    first, second, third = _places(data.count, steps, data.rarity())
+    first, second, third = _positions(data.count, steps, data.rarity())
     some = rng.permutation(data.count)[:_LOOKED_AT]
     others = [data.record(int(index)) for index in some if index not in (first, second, third)]
     has_missing = any(_has_missing(record) for record in others)
@@ -66,7 +66,7 @@ def chosen(data: Data, steps: Sequence[Sequence[Batch]], *, seed: int) -> list[R
                     replaced.append(Replacement(place, new, _words(kinds[number])))
     neighbour = (second + 1) % data.count
     copied = data.record(neighbour)
-    if not any(one.index == neighbour for one in replaced):
+    if not any(replacement.index == neighbour for replacement in replaced):
         replaced.append(Replacement(second, copied, f"a copy of record {neighbour}"))
     return replaced
 
@@ -79,7 +79,7 @@ def _words(kind: str) -> str:
     }.get(kind, kind)
 
 
-def _places(
+def _positions(
     count: int, steps: Sequence[Sequence[Batch]], rarity: NDArray[np.int64]
 ) -> tuple[int, int, int | None]:
     """Numbers of two records, and of one that is in no batch, as those that are held out."""

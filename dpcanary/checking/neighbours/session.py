@@ -167,7 +167,7 @@ class Session:
         number = len(self.run.steps)
         if self._first is not None and number >= len(self._first.steps):
             self.stop(MORE_STEPS)
-        batches = self.reader.taken()
+        batches = self.reader.take_batches()
         if any(batch.loaded for batch in batches):  # what is read beside them prepares the data
             batches = [batch for batch in batches if batch.loaded]
         if records is not None:
@@ -175,8 +175,8 @@ class Session:
             batches = [Batch(rows, np.zeros(len(rows), np.uint64), loaded=True)]
         if self._all_batches is not None:
             batches = self._all_batches(batches)
-        arrays = [array_of(one) for one in sums.values()]
-        self._num_values = sum(one.size for one in arrays)
+        arrays = [array_of(tensor) for tensor in sums.values()]
+        self._num_values = sum(array.size for array in arrays)
         step = Step(
             settings=dict(settings),
             parameters={name: checksum(own) for name, own in parameters.items()},
@@ -184,13 +184,13 @@ class Session:
             random=drawn_until_now(),
             batches=batches,
             limit=limit,
-            scale=float(np.sqrt(sum(_square(one) for one in arrays))),
-            rounding=max((_rounding(one) for one in sums.values()), default=0.0),
+            scale=float(np.sqrt(sum(_square(array) for array in arrays))),
+            rounding=max((_rounding(tensor) for tensor in sums.values()), default=0.0),
         )
         self.run.steps.append(step)
         if self._first is None:
             self._tape.write(number, "sums", arrays)
-            self._tape.write(number, "noisy", [array_of(one) for one in noisy])
+            self._tape.write(number, "noisy", [array_of(tensor) for tensor in noisy])
             returned = list(noisy)
         else:
             returned = self._replayed(number, step, dict(zip(sums, arrays, strict=True)), noisy)
@@ -243,7 +243,7 @@ class Session:
     def end(self) -> None:
         """Notes what is known when the training has ended."""
         self.run.random = drawn_until_now()
-        self.run.batches = self.reader.taken()
+        self.run.batches = self.reader.take_batches()
         for ask in self.at_end:
             self.run.settings.update(ask())
 

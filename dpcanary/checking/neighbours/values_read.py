@@ -70,12 +70,12 @@ def spans_of(first: Sequence[Read], others: Sequence[Sequence[Read]]) -> dict[st
     """By place, by how much values of other runs differ from those of the first one."""
     spans: dict[str, float] = {}
     for other in others:
-        for one, now in zip(first, other, strict=False):
-            if one.place != now.place:
+        for before, now in zip(first, other, strict=False):
+            if before.place != now.place:
                 break  # another branch was taken
-            size = abs(now.value - one.value)
+            size = abs(now.value - before.value)
             if size > 0 and isfinite(size):
-                spans[one.place] = max(spans.get(one.place, 0.0), size)
+                spans[before.place] = max(spans.get(before.place, 0.0), size)
     return spans
 
 

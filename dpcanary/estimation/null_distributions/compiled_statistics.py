@@ -23,14 +23,14 @@ def statistics_of_pairs(
     """As `simulation.statistics_of_pairs`, in one pass over the scores."""
     y = np.empty(normals1.shape[1])
     for sample in range(len(normals0)):
-        cells, parts = _places(normals1[sample])
+        cells, parts = _grid_positions(normals1[sample])
         for g in range(len(curves)):
             _move(curves[g], cells, parts, y)
             _statistics(normals0[sample], y, counts0, counts1, scans, out[:, sample, g])
 
 
 @numba.njit(cache=True, nogil=True)
-def _places(normals):
+def _grid_positions(normals):
     """The grid's cell of every normal, and where in the cell it is, from 0 to 1."""
     cells, parts = np.empty(len(normals), np.int64), np.empty(len(normals))
     for j in range(len(normals)):
@@ -50,7 +50,7 @@ def _move(curve, cells, parts, y):
 @numba.njit(cache=True, nogil=True)
 def _statistics(x, y, counts0, counts1, scans, out):
     """One merge of both worlds, where they overlap. Both are sorted."""
-    n0, n1 = len(x), len(y)  # of the scores that are told apart
+    n0, n1 = len(x), len(y)  # of the distinct scores
     first = np.searchsorted(x, y[0], side="right")  # beats a score of world 1
     last = np.searchsorted(x, y[n1 - 1], side="right")  # beats all
     losses = counts0[first] * counts1[n1]
@@ -73,6 +73,6 @@ def _statistics(x, y, counts0, counts1, scans, out):
 def _scan(scans, false_positives, false_negatives, out):
     """Raises the largest strength of each scan to that of one threshold."""
     for s in range(len(scans)):
-        one = scans[s, 0, false_positives] + scans[s, 1, false_negatives]
-        other = scans[s, 2, false_positives] + scans[s, 3, false_negatives]
-        out[s] = max(out[s], one, other)
+        of_first = scans[s, 0, false_positives] + scans[s, 1, false_negatives]
+        of_second = scans[s, 2, false_positives] + scans[s, 3, false_negatives]
+        out[s] = max(out[s], of_first, of_second)

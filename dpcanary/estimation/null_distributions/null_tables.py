@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from dpcanary.core.files import read_arrays, sha256_of_text, write_arrays
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import MOST_TOLD_APART
+from dpcanary.estimation.error_rates import MOST_DISTINCT
 from dpcanary.estimation.estimation_settings import LEAST_CALIBRATED_SIGNIFICANCE
 from dpcanary.estimation.families import GDP, Family, direct_family
 from dpcanary.estimation.null_distributions.statistics import (
@@ -125,7 +125,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     """The table for two worlds of these sizes, or None if it is not in the package.
 
     Between two tabulated sizes, critical values are interpolated in 1/sqrt(n), in which they are
-    nearly linear. (Above `MOST_TOLD_APART`, they are lower; just beyond it, those between are too
+    nearly linear. (Above `MOST_DISTINCT`, they are lower; just beyond it, those between are too
     large, which is safe.) For sizes that differ a little, n is their harmonic mean. Such a table
     can be trusted up to a part of the largest theta.
     """
@@ -188,9 +188,9 @@ def make_tables(path: Path) -> None:
             looks=[(size, size)],
             significance=SIGNIFICANCE,
             # The more scores, the fewer samples the critical values need. If only some thresholds
-            # are told apart, samples cost little.
+            # are distinguished, samples cost little.
             num_samples=10_000
-            if size > MOST_TOLD_APART
+            if size > MOST_DISTINCT
             else int(100_000 * min(1.0, (500 / size) ** 0.6)),
         )
         for size in tqdm(TABULATED, desc="sizes")

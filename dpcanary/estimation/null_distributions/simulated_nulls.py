@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpcanary.core.optional_packages import is_installed
-from dpcanary.estimation.error_rates import MOST_TOLD_APART, counts_told_apart
+from dpcanary.estimation.error_rates import MOST_DISTINCT, distinct_counts
 from dpcanary.estimation.families import LOWEST, NUM_POINTS, STEP, Family
 from dpcanary.estimation.null_distributions.statistics import (
     FEW_SCORES,
@@ -45,13 +45,13 @@ def statistics_of_pairs(
             as many scores of their world below them as the counts say.
         normals1: shape (B, len(counts1) - 1), sorted in each row: those of world 1 that have as
             many scores of their world above them.
-        counts0: see `counts_told_apart`.
-        counts1: likewise, of world 1.
+        counts0: see `distinct_counts`.
+        counts1: those of world 1.
         curves: shape (G, NUM_POINTS); world-1 scores as a function of the normals, see `Family`.
         scans: shape (S, 4, points); see `scan_terms`.
         out: shape (S + 1, B, G): the largest strength of each scan, then 1 - AUC.
     """
-    num0, num1 = normals0.shape[1], normals1.shape[1]  # of the scores that are told apart
+    num0, num1 = normals0.shape[1], normals1.shape[1]  # of the distinct scores
     # Below the score of world 1 that is in place j lie so many of world 0, and a threshold at the
     # next of these has num1 - 1 - j false positives. There is none above all scores of world 0.
     of_positives = scans[:, 0::2, :num1][..., ::-1]
@@ -61,9 +61,9 @@ def statistics_of_pairs(
     weights, num_pairs = np.diff(counts1)[::-1], counts0[num0] * counts1[num1]
     starts = np.ascontiguousarray(curves.T)
     steps = np.diff(starts, axis=0)
-    places = np.clip((normals1 - LOWEST) / STEP, 0.0, NUM_POINTS - 1.000001)
-    cells = places.astype(np.int64)
-    parts = places - cells
+    grid_positions = np.clip((normals1 - LOWEST) / STEP, 0.0, NUM_POINTS - 1.000001)
+    cells = grid_positions.astype(np.int64)
+    parts = grid_positions - cells
     at_once = max(1, _AT_ONCE // len(curves))
     blocks = [slice(start, start + at_once) for start in range(0, num1, at_once)]
     for sample, (x, cell, part) in enumerate(zip(normals0, cells, parts, strict=True)):
@@ -131,9 +131,9 @@ def simulate_statistics(
     """
     shape = (len(looks), len(scans[0]) + 1, num_samples, len(curves))
     out = np.empty(shape, np.float32)
-    told_apart = [[counts_told_apart(size) for size in sizes] for sizes in looks]
-    draws_kept = len(looks) == 1 and max(looks[0]) > MOST_TOLD_APART
-    drawn = sum(map(len, told_apart[0])) if draws_kept else sum(looks[-1])
+    distinct = [[distinct_counts(size) for size in sizes] for sizes in looks]
+    draws_kept = len(looks) == 1 and max(looks[0]) > MOST_DISTINCT
+    drawn = sum(map(len, distinct[0])) if draws_kept else sum(looks[-1])
     per_job = max(1, _NORMALS_PER_JOB // drawn)
 
     fill_in = _fastest()
@@ -150,7 +150,7 @@ def simulate_statistics(
         else:
             drawn0, drawn1 = (rng.standard_normal((count, size)) for size in looks[-1])
             ordered = [_sorted(drawn0, drawn1, sizes) for sizes in looks]
-        for look, (counts, worlds) in enumerate(zip(told_apart, ordered, strict=True)):
+        for look, (counts, worlds) in enumerate(zip(distinct, ordered, strict=True)):
             done = out[look, :, start : start + count]
             fill_in(*worlds, *counts, curves, scans[look], done)
         return count
@@ -163,13 +163,13 @@ def simulate_statistics(
 
 
 def _ranks(sizes: Sizes) -> tuple[Counts, Counts]:
-    """The ranks, from 1, of the scores of each world that are told apart."""
+    """The ranks, from 1, of the distinct scores of each world."""
     n0, n1 = sizes
-    return counts_told_apart(n0)[:-1] + 1, n1 - counts_told_apart(n1)[-2::-1]
+    return distinct_counts(n0)[:-1] + 1, n1 - distinct_counts(n1)[-2::-1]
 
 
 def _sorted(world0: Floats, world1: Floats, sizes: Sizes) -> tuple[Floats, Floats]:
-    """The first normals of each world, sorted in each row: those that are told apart."""
+    """The first normals of each world, sorted in each row: those of distinct scores."""
     kept = zip((world0, world1), sizes, _ranks(sizes), strict=True)
     ordered = [(np.sort(world[:, :size], axis=1), ranks) for world, size, ranks in kept]
     first, second = (
@@ -206,9 +206,9 @@ _FEWEST_BEYOND = 20
 
 def default_num_samples(looks: Sequence[Sizes], significance: float) -> int:
     """Samples that keep both the time and the error of the critical values small."""
-    wanted = _SCORES // sum(sum(sizes) for sizes in looks)
+    affordable = _SCORES // sum(sum(sizes) for sizes in looks)
     enough = int(_FEWEST_BEYOND / significance)
-    return max(min(wanted, _MOST_SAMPLES), _FEWEST_SAMPLES, enough)
+    return max(min(affordable, _MOST_SAMPLES), _FEWEST_SAMPLES, enough)
 
 
 def compute_null_table(
@@ -234,7 +234,7 @@ def compute_null_table(
     for of_look, (n0, n1) in zip(statistics, looks, strict=True):
         on_normal_scale(of_look, n0 * n1)
     few = np.array(
-        [min(len(counts_told_apart(n)) - 1 for n in sizes) < FEW_SCORES for sizes in looks]
+        [min(len(distinct_counts(n)) - 1 for n in sizes) < FEW_SCORES for sizes in looks]
     )
     return make_null_table(
         thetas=thetas,

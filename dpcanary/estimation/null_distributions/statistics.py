@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_real
-from dpcanary.estimation.error_rates import clopper_pearson_upper, counts_told_apart
+from dpcanary.estimation.error_rates import clopper_pearson_upper, distinct_counts
 from dpcanary.estimation.families import AUC, GRID, LEAST_RATE, PUBLISHED_SCAN, Family
 
 Floats = NDArray[np.float64]
@@ -18,7 +18,7 @@ Sizes = tuple[int, int]
 
 # Where a statistic would be infinite.
 _LARGEST = 50.0
-# Shares of fewer pairs than this are told apart in single precision.
+# Shares of fewer pairs than this are distinct in single precision.
 _FEW_PAIRS = 2**22
 
 
@@ -31,9 +31,9 @@ def scan_terms(*, family: Family, sizes: Sizes, significance: float) -> Floats:
 
     Returns:
         Shape (2, 4, points): by false positives, false negatives, false positives and false
-        negatives, at each of a world's `counts_told_apart`. Points beyond these are not used.
+        negatives, at each of a world's `distinct_counts`. Points beyond these are not used.
     """
-    counts = [counts_told_apart(n) for n in sizes]
+    counts = [distinct_counts(n) for n in sizes]
     out = np.full((2, 4, max(map(len, counts))), -np.inf)
     for scan, level in enumerate((significance / 2, significance / 20)):
         upper = {
@@ -55,7 +55,7 @@ def observed_statistics(
     comes to lie above one of world 1 that was not below it before. Ties count for world 1.
     """
     x, y = np.sort(world0_scores), np.sort(world1_scores)
-    counts0, counts1 = counts_told_apart(len(x)), counts_told_apart(len(y))
+    counts0, counts1 = distinct_counts(len(x)), distinct_counts(len(y))
     # Thresholds are the scores of world 0 with so many below; places are those among the counts.
     fn = np.arange(len(counts0) - 1)
     fp = np.searchsorted(counts1, len(y) - np.searchsorted(y, x[counts0[:-1]], side="left"))
@@ -221,7 +221,9 @@ def make_null_table(
         # What set the scales must not calibrate the statistic that is made with them.
         start = num_scaling if len(chosen) > 1 else 0
         looks = zip(statistics[:, :, start:], scales, strict=True)
-        values = np.stack([rule_statistic(chosen, one, scale, thetas) for one, scale in looks])
+        values = np.stack(
+            [rule_statistic(chosen, normals, scale, thetas) for normals, scale in looks]
+        )
         critical[rule] = np.maximum.accumulate(_critical_values(values, significance), axis=-1)
     return NullTable(thetas, components, critical, scales, sparse_from)
 

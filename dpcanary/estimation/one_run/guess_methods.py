@@ -19,10 +19,10 @@ from dpcanary.estimation.one_run.slot_guesses import Guesses
 
 Floats = NDArray[np.float64]
 
-# Of `mahloujifar`. Beyond the last point, rates can hardly be told from 1; chords are extended.
+# Grids of `mahloujifar`: beyond the last point, rates are almost 1; chords are extended.
 _QUANTILES = slice(0, int(np.searchsorted(GRID, 6.0)))
 _RATES = np.asarray(ndtr(GRID[_QUANTILES]))
-# Of `order_statistic`.
+# Quadrature for `order_statistic`.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
@@ -103,7 +103,7 @@ def recursion_refutes(
 def _compiled_recursion() -> Callable[..., Any]:
     """The recursion, compiled where Numba is installed."""
     if not is_installed("numba"):
-        return lambda *arguments: _recursion(*(_plain(one) for one in arguments))
+        return lambda *arguments: _recursion(*(_plain(argument) for argument in arguments))
     import numba  # takes long to import, and the other methods do not need it
 
     return numba.njit(cache=True)(_recursion)  # type: ignore[no-any-return]

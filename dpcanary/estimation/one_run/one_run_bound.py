@@ -234,13 +234,15 @@ def _rounds_of_slots(
             " negative_guesses; they belong together"
         )
     return [
-        guess_slots(world0_scores, world1_scores, positive_guesses=one, negative_guesses=other)
-        for one, other in zip(positive, negative, strict=True)
+        guess_slots(
+            world0_scores, world1_scores, positive_guesses=positives, negative_guesses=other
+        )
+        for positives, other in zip(positive, negative, strict=True)
     ]
 
 
-def _numbers(name: str, given: Numbers) -> list[int]:
-    numbers: list[int] = np.atleast_1d(given).tolist()
+def _numbers(name: str, counts: Numbers) -> list[int]:
+    numbers: list[int] = np.atleast_1d(counts).tolist()
     if not numbers:
         raise InputError(f"{name} is empty; give at least one number")
     return numbers

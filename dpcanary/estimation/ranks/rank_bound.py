@@ -131,17 +131,19 @@ def estimate_epsilon_from_ranks(
         >>> round(estimate.epsilon_lower, 2)
         10.87
     """
-    found = checked_ranks(ranks, num_candidates)
+    valid_ranks = checked_ranks(ranks, num_candidates)
     adjacency = Adjacency(adjacency)
-    name, entry = _rule(rule, found, adjacency)
+    name, entry = _rule(rule, valid_ranks, adjacency)
     level, delta = checked_significance(significance), checked_real("delta", delta, most=1.0)
     chosen = Conversion(conversion)
     if chosen not in entry.conversions:
-        known = ", ".join(entry.conversions)
-        raise InputError(f"rule {name!r} has no conversion {chosen.value!r}, only {known}")
+        conversions = ", ".join(entry.conversions)
+        raise InputError(f"rule {name!r} has no conversion {chosen.value!r}, only {conversions}")
     _check_mechanism(mechanism, adjacency, num_candidates)
     family = family_of(chosen, delta=delta, mechanism=mechanism)
-    rounds = _rounds(found, num_candidates, adjacency, entry, list_size, num_guesses, confidences)
+    rounds = _rounds(
+        valid_ranks, num_candidates, adjacency, entry, list_size, num_guesses, confidences
+    )
     bounds = [
         _bound(secrets, name, entry, family, chosen, delta, level / len(rounds))
         for secrets in rounds
@@ -191,9 +193,9 @@ def assess_claim_from_ranks(
         >>> test.p_value < 0.01
         True
     """
-    found = checked_ranks(ranks, num_candidates)
+    valid_ranks = checked_ranks(ranks, num_candidates)
     adjacency = Adjacency(adjacency)
-    name, entry = _rule(rule, found, adjacency)
+    name, entry = _rule(rule, valid_ranks, adjacency)
     if (mechanism is None) == (epsilon is None) or (epsilon is None) != (delta is None):
         raise InputError("give the claim as mechanism, or as epsilon and delta")
     if epsilon is not None and delta is not None:
@@ -206,7 +208,9 @@ def assess_claim_from_ranks(
         claimed = mechanism if isinstance(mechanism, Mechanism) else None
         _check_mechanism(claimed, adjacency, num_candidates)
         curve = curve_of_claim(mechanism)
-    rounds = _rounds(found, num_candidates, adjacency, entry, list_size, num_guesses, confidences)
+    rounds = _rounds(
+        valid_ranks, num_candidates, adjacency, entry, list_size, num_guesses, confidences
+    )
     if len(rounds) > 1:
         raise InputError(
             f"there are {len(rounds)} list sizes; a claim is tested with one, chosen beforehand"
@@ -286,9 +290,9 @@ def _rounds(
     confidences: ArrayLike | None,
 ) -> list[GuessedSecrets]:
     """One round of guesses for each size of lists."""
-    sizes = [checked_count("list_size", one) for one in np.atleast_1d(list_size).tolist()]
-    given = len(ranks) if num_guesses is None else num_guesses
-    numbers = [checked_count("num_guesses", one) for one in np.atleast_1d(given).tolist()]
+    sizes = [checked_count("list_size", size) for size in np.atleast_1d(list_size).tolist()]
+    counts = len(ranks) if num_guesses is None else num_guesses
+    numbers = [checked_count("num_guesses", count) for count in np.atleast_1d(counts).tolist()]
     if not sizes or len(numbers) not in (1, len(sizes)):
         raise InputError(
             f"there are {len(sizes)} list sizes and {len(numbers)} numbers of guesses; they belong"
@@ -298,12 +302,12 @@ def _rounds(
     if not entry.uses_lists and (sizes != [1] or num_guesses is not None):
         raise InputError(
             "this rule counts ranks, not guesses: list_size and num_guesses are for rules"
-            f" {', '.join(name for name, one in RANK_RULES.items() if one.uses_lists)}"
+            f" {', '.join(name for name, other in RANK_RULES.items() if other.uses_lists)}"
         )
     if not entry.may_abstain and min(numbers) < len(ranks):
         raise InputError(
             f"num_guesses is {min(numbers)} of {len(ranks)} secrets, and this rule needs all: rules"
-            f" {', '.join(name for name, one in RANK_RULES.items() if one.may_abstain)} allow"
+            f" {', '.join(name for name, other in RANK_RULES.items() if other.may_abstain)} allow"
             " a choice"
         )
     if max(sizes) >= num_candidates:

@@ -32,7 +32,7 @@ Ranks = NDArray[np.int64]
 
 # Rates of false positives below 1 / 5e7 are beyond what curves of DP-SGD are computed for.
 MOST_CANDIDATES_OF_EXACT_CURVES = 10_000_000
-# Of chances: beyond these log-odds they are 1, and so many halvings leave no error.
+# Beyond these log-odds chances are 1, and so many halvings leave no error.
 _LARGEST_LOG_ODDS, _HALVINGS = 40.0, 46
 
 
@@ -44,7 +44,7 @@ class NullCurve:
         allows: whether the curve is at most this FNR at this FPR, for arrays of both.
         tabulated: the curve on `GRID`; see `Family.curves`.
         epsilon: of (epsilon, delta)-DP, if the curve is its; otherwise NaN, as is delta.
-        delta: likewise.
+        delta: of the claim.
     """
 
     allows: Callable[[Floats, Floats], NDArray[np.bool_]]
@@ -87,7 +87,7 @@ class Lists:
 
     @property
     def own(self) -> float:
-        """Of the values that a secret in its list could have had instead, those not in the list."""
+        """Among other values of a secret in its list, the share of those outside the list."""
         return (self.num_candidates - self.size) / (self.num_candidates - 1)
 
     @property
@@ -119,22 +119,22 @@ def checked_ranks(ranks: ArrayLike, num_candidates: int) -> Ranks:
     if np.ma.isMaskedArray(ranks):
         raise InputError("ranks is a masked array: each secret needs its rank")
     try:
-        given = np.asarray(ranks)
+        numbers = np.asarray(ranks)
     except (TypeError, ValueError) as error:
         raise InputError(f"ranks must be an array of whole numbers: {error}") from error
-    if given.ndim != 1 or not given.size or given.dtype.kind not in "fiu":
+    if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "fiu":
         raise InputError(
             "ranks must be whole numbers, one for each secret; their shape is"
-            f" {given.shape} and their type {given.dtype}"
+            f" {numbers.shape} and their type {numbers.dtype}"
         )
-    inside = (given >= 1) & (given <= count) & (given == np.floor(given))  # NaN is not
+    inside = (numbers >= 1) & (numbers <= count) & (numbers == np.floor(numbers))  # NaN is not
     if not inside.all():
         first = int(np.argmin(inside))
         raise InputError(
-            f"ranks[{first}] is {given[first]}; a rank is a whole number from 1, the likeliest, to"
-            f" num_candidates, {count}, and a tie counts as the last of its ranks"
+            f"ranks[{first}] is {numbers[first]}; a rank is a whole number from 1, the likeliest,"
+            f" to num_candidates, {count}, and a tie counts as the last of its ranks"
         )
-    return given.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def ranks_of_truth(*, scores: ArrayLike, truth: ArrayLike) -> Ranks:

@@ -19,10 +19,10 @@ from dpcanary.estimation.rule_catalogue import Proof
 
 Floats = NDArray[np.float64]
 
-# Of `bits`: parts of a bit that count, at most, and the length of the sums' law.
+# For `bits`: parts of a bit that count, at most, and the length of the sums' law.
 _PARTS, _MOST_SUMS = 4, 2**21
 _ROUND_OFF, _ROUND_OFF_OF_EACH = 1e-12, 1e-15
-# Of `mahloujifar`: significances between which its p-value is searched, and the ratio of the ends.
+# For `mahloujifar`: significances between which its p-value is searched, and the ratio of the ends.
 _LEAST_P, _P_RATIO = 1e-12, 1.001
 
 

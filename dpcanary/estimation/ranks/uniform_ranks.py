@@ -54,12 +54,12 @@ def check_uniform_ranks(*, ranks: ArrayLike, num_candidates: int) -> UniformityC
         >>> check_uniform_ranks(ranks=(ranks + 3) // 4, num_candidates=1000).p_low < 0.001
         True
     """
-    found = checked_ranks(ranks, num_candidates)
-    low = _p_value_of_low(found, num_candidates)
-    high = _p_value_of_low(num_candidates + 1 - found, num_candidates)
-    shape = _p_value_of_shape(found, num_candidates)
+    valid_ranks = checked_ranks(ranks, num_candidates)
+    low = _p_value_of_low(valid_ranks, num_candidates)
+    high = _p_value_of_low(num_candidates + 1 - valid_ranks, num_candidates)
+    shape = _p_value_of_shape(valid_ranks, num_candidates)
     p_value = min(1.0, 3 * min(low, high, shape))
-    return UniformityCheck(p_value, low, high, shape, len(found), num_candidates)
+    return UniformityCheck(p_value, low, high, shape, len(valid_ranks), num_candidates)
 
 
 def _p_value_of_low(ranks: Ranks, num_candidates: int) -> float:

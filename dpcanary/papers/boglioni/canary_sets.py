@@ -99,8 +99,8 @@ def draw_canary_sets(
             continue
         axes.set_ylabel(epsilon_label(rows))
         of_steps = rows.drop_duplicates("step").sort_values("step")
-        for name, one in accounted.items():
-            axes.plot(of_steps["step"], of_steps[f"epsilon_upper_{name}"], **one)
+        for name, line in accounted.items():
+            axes.plot(of_steps["step"], of_steps[f"epsilon_upper_{name}"], **line)
         axes.set_ylim(bottom=0, top=max(axes.get_ylim()[1], 0.1))
     return figure, table
 
@@ -122,9 +122,9 @@ def _table(values: pd.DataFrame) -> pd.DataFrame:
         place = {"measure": measure, "step": step}
         for canary in wide:
             rows.append(place | {"canary": canary, "compared_with": ""} | _mean_of(wide[canary]))
-        for one, other in permutations(wide, 2):
-            difference = _mean_of(wide[one] - wide[other])
-            rows.append(place | {"canary": one, "compared_with": other} | difference)
+        for better, other in permutations(wide, 2):
+            difference = _mean_of(wide[better] - wide[other])
+            rows.append(place | {"canary": better, "compared_with": other} | difference)
     return pd.DataFrame(rows)
 
 

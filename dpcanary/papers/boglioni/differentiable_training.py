@@ -178,7 +178,7 @@ class Task:
 
     def named(self, parameters: Tensor) -> dict[str, Tensor]:
         """The module's parameters by name, as views of a vector, shape (P,)."""
-        shapes = {name: one.shape for name, one in self.module.named_parameters()}
+        shapes = {name: parameter.shape for name, parameter in self.module.named_parameters()}
         parts = torch.split(parameters, [shape.numel() for shape in shapes.values()])
         return {
             name: part.view(shape)

@@ -44,7 +44,7 @@ def metagradient_canaries(crafting: Crafting) -> list[InputCanary]:
     """The canaries that `optimised_canaries` made; audits of different trainings share them."""
     if crafting.optimised is None:
         raise InputError("canary metagradient needs the file of optimised canaries")
-    return [one for one in crafting.optimised.canaries if isinstance(one, InputCanary)]
+    return [canary for canary in crafting.optimised.canaries if isinstance(canary, InputCanary)]
 
 
 def optimised_canaries(
@@ -170,7 +170,7 @@ def optimise_canaries(
         batch_size: records and canaries of each batch.
         step_size: of a metastep, in the units of the features.
         lower: least valid feature, a number or an array that broadcasts against a record.
-        upper: greatest valid feature, likewise.
+        upper: greatest valid feature, in the shape of `lower`.
         num_metasteps: trainings that are differentiated.
         seed: of all draws.
         device: where to compute.

@@ -270,7 +270,7 @@ def metasmoothness(
     )
 
 
-def _agreement(one: Tensor, other: Tensor, *, weights: Tensor) -> float:
+def _agreement(first: Tensor, other: Tensor, *, weights: Tensor) -> float:
     """Mean product of signs, weighted by absolute values."""
     total = weights.abs().sum()
     if not bool(total > 0):
@@ -278,4 +278,4 @@ def _agreement(one: Tensor, other: Tensor, *, weights: Tensor) -> float:
             "the direction changes nothing: no canary that it moves is trained on, or its numbers"
             " are too small; choose another direction or a larger step_size"
         )
-    return float((one.sign() * other.sign() * weights.abs()).sum() / total)
+    return float((first.sign() * other.sign() * weights.abs()).sum() / total)

@@ -58,7 +58,9 @@ def draw_hidden_state(
     adjacency = str(summary["adjacency"].iloc[0])
     accounted = style.ACCOUNTED[adjacency] | {"label": "all models seen, accounted"}
     grey: dict[str, Any] = {"color": "#4D4D4D"}
-    conversions = [one for one in _OF_CONVERSION if (table["conversion"] == one).any()]
+    conversions = [
+        conversion for conversion in _OF_CONVERSION if (table["conversion"] == conversion).any()
+    ]
     figure, blocks = make_frame(
         titles=[f"σ = {noise:g}" for noise, _ in settings],  # noqa: RUF001
         panel_size=(3.4, 2.4),
@@ -73,7 +75,7 @@ def draw_hidden_state(
             ],
         ],
         notes=[note, bounds_note(summary, note), _ONLY_DIRECT],
-        headings=[_OF_CONVERSION[one][1] for one in conversions],
+        headings=[_OF_CONVERSION[conversion][1] for conversion in conversions],
         labels=(_AXES[axis], epsilon_label(summary)),
     )
     for panels, conversion in zip(blocks, conversions, strict=True):

@@ -49,7 +49,7 @@ class Law:
 
     @property
     def spacing(self) -> float:
-        """Of the grid."""
+        """The spacing of the grid."""
         return float(self.positions[1] - self.positions[0])
 
 
@@ -82,9 +82,9 @@ def _grid(process: Process, num_steps: int, resolution: int) -> tuple[Array, lis
             f"the law needs {high - low:,} grid points: give a larger noise_multiplier, a smaller"
             " batch_size, or fewer steps"
         )
-    places = [(edge - first) / spacing for edge in edges]
-    indices = [round(place) for place in places]
-    if any(abs(place - index) > 1e-6 for place, index in zip(places, indices, strict=True)):
+    edge_positions = [(edge - first) / spacing for edge in edges]
+    indices = [round(place) for place in edge_positions]
+    if any(abs(place - index) > 1e-6 for place, index in zip(edge_positions, indices, strict=True)):
         raise InputError("the edges of the landscape must be multiples of its smallest gap apart")
     positions: Array = first + spacing * np.arange(low, high + 1, dtype=np.float64)
     return positions, [index - low for index in indices]
@@ -166,7 +166,7 @@ class DensityCurve(ExactCurve):
     @cached_property
     def _errors(self) -> tuple[Array, Array]:
         """FPR and FNR of all likelihood-ratio tests."""
-        masses0, masses1 = (_masses(one, self.spacing) for one in (self.world0, self.world1))
+        masses0, masses1 = (_masses(world, self.spacing) for world in (self.world0, self.world1))
         positive = (masses0 > 0) | (masses1 > 0)
         masses0, masses1 = masses0[positive], masses1[positive]
         with np.errstate(divide="ignore"):
@@ -202,13 +202,16 @@ def _hockey_stick(first: Array, second: Array, spacing: float, epsilon: float) -
 
 
 def _crossings(first: Array, second: Array, spacing: float, above: NDArray[np.bool_]) -> float:
-    """The same integral over the intervals within which the sign changes.
+    """The integral over the intervals within which the sign changes.
 
     There, the logarithms of both densities are taken as straight lines.
     """
-    [places] = np.nonzero(above[:-1] != above[1:])
-    rising = above[places + 1]
-    inner, outer = np.where(rising, places + 1, places), np.where(rising, places, places + 1)
+    [crossings] = np.nonzero(above[:-1] != above[1:])
+    rising = above[crossings + 1]
+    inner, outer = (
+        np.where(rising, crossings + 1, crossings),
+        np.where(rising, crossings, crossings + 1),
+    )
     positive = np.minimum(np.minimum(first[outer], second[outer]), second[inner]) > 0
     inner, outer = inner[positive], outer[positive]
     gap, gap_outer = (np.log(first[index] / second[index]) for index in (inner, outer))
@@ -218,11 +221,11 @@ def _crossings(first: Array, second: Array, spacing: float, above: NDArray[np.bo
     return float((spacing * share * (parts[0] - parts[1])).sum())
 
 
-def _log_mean(one: Array, other: Array) -> Array:
+def _log_mean(first: Array, other: Array) -> Array:
     """The mean of a density between two points, if its logarithm is a straight line."""
-    ratio = np.log(one / other)
+    ratio = np.log(first / other)
     near = np.abs(ratio) < 1e-6
-    return np.where(near, (one + other) / 2, (one - other) / np.where(near, 1.0, ratio))
+    return np.where(near, (first + other) / 2, (first - other) / np.where(near, 1.0, ratio))
 
 
 def likelihood_ratio(observed: Array, context: ScoringContext) -> Array:
@@ -230,7 +233,7 @@ def likelihood_ratio(observed: Array, context: ScoringContext) -> Array:
     process = process_of(context.runs_settings, noise_multiplier=context.noise_multiplier)
     law = exact_law(process, context.record_steps)
     # Smallest positive numbers in place of densities that underflow, far outside of all runs.
-    logs0, logs1 = (np.log(np.maximum(one, 1e-300)) for one in (law.world0, law.world1))
+    logs0, logs1 = (np.log(np.maximum(world, 1e-300)) for world in (law.world0, law.world1))
     scores = [
         np.interp(observed[:, index], law.positions, logs0[index] - logs1[index])
         for index in range(len(context.record_steps))

@@ -51,10 +51,10 @@ def draw_shuffling(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd
     """
     rows = _checked_rows(summary)
     table = _table(rows)
-    panels = [one for one in ADJACENCIES if (table["adjacency"] == one).any()]
+    panels = [adjacency for adjacency in ADJACENCIES if (table["adjacency"] == adjacency).any()]
     shuffled = rows[rows["sampling"] == Sampling.SHUFFLED].iloc[0]
     figure, [drawn] = make_frame(
-        titles=[ADJACENCIES[one] for one in panels],
+        titles=[ADJACENCIES[adjacency] for adjacency in panels],
         panel_size=(3.6, 3.1),
         legend=[
             [audited_heading(note), *_present(_AUDITED, table), *_zero(table)],

@@ -71,11 +71,11 @@ class Batch:
 
     def of_run(self, run: int) -> "Batch":
         """The records of one run whose weights are not 0."""
-        one = slice(run, run + 1)
+        alone = slice(run, run + 1)
         rows = self.rows if self.rows.dim() == 1 else self.rows[run]
-        views = None if self.views is None else self.views[one]
-        seeds = None if self.seeds is None else self.seeds[one]
-        own = Batch(rows, self.weights[one], views, seeds)
+        views = None if self.views is None else self.views[alone]
+        seeds = None if self.seeds is None else self.seeds[alone]
+        own = Batch(rows, self.weights[alone], views, seeds)
         return own.part(self.weights[run].nonzero().squeeze(1))
 
 

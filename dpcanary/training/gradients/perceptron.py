@@ -22,7 +22,7 @@ from dpcanary.training.training_settings import Loss
 
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 _ATEN = torch.ops.aten
-# Of each activation: its function, in place, and its backward pass, which turns a gradient and the
+# Each activation has its function, in place, and its backward pass, which turns a gradient and the
 # activation's *output* into the gradient in its input, in place.
 ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Tanh: (torch.tanh_, lambda g, a: _ATEN.tanh_backward.grad_input(g, a, grad_input=g)),

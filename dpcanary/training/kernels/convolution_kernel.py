@@ -75,7 +75,7 @@ def _taps(weights, biases, height, width):
 
 
 @compiled
-def _pool(sums, width, window, best, places, maxima, winners):
+def _pool(sums, width, window, best, positions, maxima, winners):
     """The maxima of one channel's windows and where they are; NaN counts as the largest."""
     height, across, down, right = window
     rows, columns = maxima.shape
@@ -90,10 +90,10 @@ def _pool(sums, width, window, best, places, maxima, winners):
                     place = where_larger(new, most, counted(_F(shift)), place)
                     most = where_larger(new, most, new, most)
             store(best, x, most)
-            store(places, x, place)
+            store(positions, x, place)
         for j in range(columns):
             maxima[i, j] = best[j * right]
-            winners[i, j] = np.int32(places[j * right])
+            winners[i, j] = np.int32(positions[j * right])
 
 
 @compiled
@@ -115,8 +115,8 @@ def pooled_convolutions(inputs, rows, weights, biases, padding, window, relu, ma
     outs, ins, kernel_height, kernel_width = weights.shape
     height, width = inputs.shape[2] + 2 * padding[0], inputs.shape[3] + 2 * padding[1]
     offsets, taps, added = _taps(weights, biases, height, width)
-    places = (height - kernel_height) * width + width - kernel_width + 1
-    length = -(-places // _POSITIONS) * _POSITIONS
+    num_positions = (height - kernel_height) * width + width - kernel_width + 1
+    length = -(-num_positions // _POSITIONS) * _POSITIONS
     image = np.zeros(ins * height * width + _POSITIONS, np.float32)
     sums = np.empty((_CHANNELS, length + WIDTH), np.float32)
     best, at = np.empty(width + WIDTH, np.float32), np.empty(width + WIDTH, np.float32)

@@ -80,7 +80,7 @@ def store(_typing_context, array, first, lanes):
 
 @intrinsic
 def filled(_typing_context, number):
-    """The same float32 number 16 times."""
+    """A vector that holds one float32 number 16 times."""
 
     def codegen(_context, builder, _signature, arguments):
         return _filled(builder, arguments[0])

@@ -173,7 +173,7 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
     runs, classes, _ = weights.shape
     null = len(features) - 1
     residuals = np.empty((_TOGETHER, classes), np.float32)
-    wanted = np.empty((_TOGETHER, classes), np.float32)
+    chosen_targets = np.empty((_TOGETHER, classes), np.float32)
     chosen = np.empty(_TOGETHER, np.int64)
     for run in range(runs):
         out[run] = _F(0)
@@ -183,11 +183,11 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
             for j in range(_TOGETHER):
                 inside = first + j < rows.shape[1]
                 chosen[j] = rows[run, first + j] if inside else null
-                wanted[j] = targets[chosen[j]]
+                chosen_targets[j] = targets[chosen[j]]
             x0, x1 = features[chosen[0]], features[chosen[1]]
             x2, x3 = features[chosen[2]], features[chosen[3]]
             _logits(weights[run], x0, x1, x2, x3, residuals)
-            _to_residuals(residuals, wanted, link)
+            _to_residuals(residuals, chosen_targets, link)
             for j in range(_TOGETHER):
                 square = _F(0)
                 for c in range(classes):

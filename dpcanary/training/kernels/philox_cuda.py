@@ -160,9 +160,9 @@ def _inside(left, rest, tile: tl.constexpr):
 def _add(start, left, rest, normals, factor, scale, tile: tl.constexpr):
     """Adds normals to a tile of a quarter."""
     inside = _inside(left, rest, tile)
-    places = start + tl.arange(0, tile)
-    there = tl.load(places, mask=inside)
-    tl.store(places, factor * there + scale * normals, mask=inside)
+    addresses = start + tl.arange(0, tile)
+    there = tl.load(addresses, mask=inside)
+    tl.store(addresses, factor * there + scale * normals, mask=inside)
 
 
 @triton.jit(do_not_specialize=_VARYING)

@@ -97,8 +97,8 @@ def unchanged_state(module: nn.Module) -> Iterator[None]:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    found = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-    return {name: own for name, own in found.items() if _is_known(own)}
+    tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+    return {name: own for name, own in tensors.items() if _is_known(own)}
 
 
 def _is_known(value: object) -> bool:
@@ -107,10 +107,10 @@ def _is_known(value: object) -> bool:
     return isinstance(value, Tensor) and not isinstance(value, lazy)
 
 
-def _same(one: dict[str, Tensor], two: dict[str, Tensor], name: str) -> bool:
-    if name not in one or name not in two:
+def _same(first: dict[str, Tensor], second: dict[str, Tensor], name: str) -> bool:
+    if name not in first or name not in second:
         return False
-    a, b = one[name], two[name]
+    a, b = first[name], second[name]
     if a.shape != b.shape:
         return False
     # NaN of both states is no change.

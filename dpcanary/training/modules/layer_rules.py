@@ -114,7 +114,7 @@ _CONVOLUTION_CPU_BYTES, _CONVOLUTION_GPU_BYTES = 1 << 21, 1 << 28
 
 
 class _Geometry(NamedTuple):
-    """Of at least two dimensions: a one-dimensional convolution gets a first one of size 1."""
+    """Arguments with two dimensions or more: in one dimension, a first one of size 1 is added."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -206,9 +206,9 @@ def _patches(geometry: _Geometry, inputs: Tensor, rows_out: int) -> list[Tensor]
         windows = windows.unfold(4 + i, extent, geometry.stride[i + 1])
         windows = windows[..., :: geometry.dilation[i + 1]]
     # (n, channels, rows, phase, places..., kernel...) to (n, channels, kernel..., phase, rows, ...)
-    places, kernels = range(4, 4 + trailing), range(4 + trailing, 4 + 2 * trailing)
-    across = math.prod(windows.shape[i] for i in places)
-    laid = windows.permute(0, 1, *kernels, 3, 2, *places).contiguous()
+    position_axes, kernels = range(4, 4 + trailing), range(4 + trailing, 4 + 2 * trailing)
+    across = math.prod(windows.shape[i] for i in position_axes)
+    laid = windows.permute(0, 1, *kernels, 3, 2, *position_axes).contiguous()
     laid = laid.view(len(inputs) * geometry.groups, -1, stride, rows, across)
     shifts = [dilation * i for i in range(kernel)]
     return [
@@ -265,13 +265,18 @@ def _later_sums(
     """Writes sums from inputs, shape (runs x n, ...), and the gradient, shape (runs, n, ...)."""
     settings = {"stride": layer.stride, "dilation": layer.dilation, "groups": layer.groups}
 
-    def one(x: Tensor, scaled: Tensor) -> Tensor:
+    def sum_of_run(x: Tensor, scaled: Tensor) -> Tensor:
         return _SUMS[x.dim() - 2](x, layer.weight.shape, scaled, **settings)
 
     def write(scales: Tensor, out: Tensor) -> None:
         scaled = gradient * scales.view(*scales.shape, *[1] * (gradient.dim() - 2))
         by_run = inputs.view(*gradient.shape[:2], *inputs.shape[1:])
-        sums = one(by_run[0], scaled[0])[None] if len(out) == 1 else vmap(one)(by_run, scaled)
+        is_single = len(out) == 1
+        sums = (
+            sum_of_run(by_run[0], scaled[0])[None]
+            if is_single
+            else vmap(sum_of_run)(by_run, scaled)
+        )
         out.copy_(sums.flatten(1))
 
     return write

@@ -140,7 +140,7 @@ class Recorder:
         """
         calls: list[Call] = []
 
-        def one(row: Tensor, records: Tensor, *own: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        def of_run(row: Tensor, records: Tensor, *own: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
             self._calls, self._shifts = calls, list(own)
             outputs = self.outputs_of(row, records)
             return outputs, [call.tensors for call in calls]
@@ -148,7 +148,7 @@ class Recorder:
         try:
             with torch.enable_grad():
                 in_dims = (0, None if shared else 0, *[0 for _ in shifts])
-                outputs, tensors = vmap(one, in_dims)(parameters, features, *shifts)
+                outputs, tensors = vmap(of_run, in_dims)(parameters, features, *shifts)
         finally:
             self._calls, self._shifts = None, None
         rest = iter(shifts)
@@ -227,7 +227,7 @@ def used_by_one(
     """
     outputs, calls = recorder.record(features)
     losses = record_losses(outputs, labels, loss) / num_views
-    return _used(recorder, calls, losses, one=True, num_views=num_views)
+    return _used(recorder, calls, losses, is_single=True, num_views=num_views)
 
 
 @torch.enable_grad()
@@ -241,7 +241,7 @@ def used_by_all(
     *,
     num_views: int = 1,
 ) -> list[list[Used]]:
-    """The same for all runs together, with parameters of shape (runs, parameters).
+    """Units and losses of all runs together, with parameters of shape (runs, parameters).
 
     Features have shape (n, ...) and labels (n,) where the runs share them, else (runs, n, ...) and
     (runs, n). `shapes` are those of the outputs of every call, for these n records and one run.
@@ -251,20 +251,20 @@ def used_by_all(
     shifts = [zero.expand(runs, *shape).requires_grad_() for shape in shapes]
     outputs, calls = recorder.record_runs(parameters, features, shifts, shared=labels.dim() == 1)
     losses = record_losses(outputs, labels.expand(runs, -1), loss) / num_views
-    return _used(recorder, calls, losses, one=False, num_views=num_views)
+    return _used(recorder, calls, losses, is_single=False, num_views=num_views)
 
 
 def _used(
-    recorder: Recorder, calls: Sequence[Call], losses: Tensor, *, one: bool, num_views: int
+    recorder: Recorder, calls: Sequence[Call], losses: Tensor, *, is_single: bool, num_views: int
 ) -> list[list[Used]]:
-    """Adds the gradients of the summed losses to the calls of `one` model or of all runs."""
+    """Adds the gradients of the summed losses to the calls of a single model or of all runs."""
     taps = [output for call in calls for output in call.outputs]
     total = losses.sum()
     gradients = iter(torch.autograd.grad(total, taps, allow_unused=True, materialize_grads=True))
 
     def by_view(x: Tensor, dim: int | None) -> Sequence[Tensor]:
-        """Of each view, with the runs first and the records second."""
-        stacked = x.unsqueeze(0) if one else x
+        """The rows of each view, with the runs first and the records second."""
+        stacked = x.unsqueeze(0) if is_single else x
         if dim is None:
             return [stacked] * num_views
         return stacked.movedim(dim + 1, 1).chunk(num_views, dim=1)

@@ -29,20 +29,22 @@ class _Direction(nn.Module):
         """Outputs (time, records, width), and the last state and cell, each (records, width)."""
         own = dict(self.named_parameters())
         outputs = []
-        for given in linear(inputs, own["weight_ih"], own.get("bias_ih")).unbind(0):
+        for from_input in linear(inputs, own["weight_ih"], own.get("bias_ih")).unbind(0):
             recalled = linear(state, own["weight_hh"], own.get("bias_hh"))
             if self.mode == "LSTM":
-                entered, kept, candidate, shown = (given + recalled).chunk(4, dim=-1)
+                entered, kept, candidate, shown = (from_input + recalled).chunk(4, dim=-1)
                 cell = torch.sigmoid(kept) * cell + torch.sigmoid(entered) * torch.tanh(candidate)
                 state = torch.sigmoid(shown) * torch.tanh(cell)
             elif self.mode == "GRU":
-                reset, update, new = given.chunk(3, dim=-1)
+                reset, update, new = from_input.chunk(3, dim=-1)
                 old_reset, old_update, old_new = recalled.chunk(3, dim=-1)
                 update = torch.sigmoid(update + old_update)
                 new = torch.tanh(new + torch.sigmoid(reset + old_reset) * old_new)
                 state = (1 - update) * new + update * state
             else:
-                state = (torch.relu if self.mode == "RNN_RELU" else torch.tanh)(given + recalled)
+                state = (torch.relu if self.mode == "RNN_RELU" else torch.tanh)(
+                    from_input + recalled
+                )
             outputs.append(state)
         # Copies: if one output were made of another, gradients would count what passes both twice.
         return torch.stack(outputs), state.clone(), cell.clone()
@@ -66,8 +68,8 @@ class ScannedRecurrence(nn.Module):
             _Direction(
                 self.mode,
                 [
-                    (name.removesuffix(suffix), one)
-                    for name, one in parameters
+                    (name.removesuffix(suffix), parameter)
+                    for name, parameter in parameters
                     if name.endswith(suffix)
                 ],
             )
@@ -82,7 +84,7 @@ class ScannedRecurrence(nn.Module):
             return None
         scanned = ScannedRecurrence(layer)
         pairs = zip(scanned.parameters(), layer.parameters(), strict=True)
-        return scanned if all(one is two for one, two in pairs) else None
+        return scanned if all(shared is held for shared, held in pairs) else None
 
     def forward(self, inputs: Tensor, state: _STATE = None) -> tuple[Tensor, _STATE]:
         """As `torch.nn.LSTM.forward` and the others."""
@@ -105,8 +107,8 @@ class ScannedRecurrence(nn.Module):
             for index in range(first, first + self.num_directions):
                 is_reverse = index > first
                 ordered = inputs.flip(0) if is_reverse else inputs
-                found, *last = self.directions[index](ordered, *starts[index])
-                outputs.append(found.flip(0) if is_reverse else found)
+                seen, *last = self.directions[index](ordered, *starts[index])
+                outputs.append(seen.flip(0) if is_reverse else seen)
                 ends.append((last[0], last[1]))
             inputs = torch.cat(outputs, dim=-1)
         hidden, cell = (torch.stack(parts) for parts in zip(*ends, strict=True))

@@ -73,7 +73,7 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         raise InputError(
             f"{where} keeps statistics of the records; use track_running_stats=False or GroupNorm"
         )
-    drops = any(one is layer for _, one, _ in dropping_layers(layer))
+    drops = any(dropping is layer for _, dropping, _ in dropping_layers(layer))
     if drops and replaced(layer) is None:
         raise InputError(
             f"{where} drops units at random, and not from the audit's own random streams, as"
@@ -171,8 +171,8 @@ def _is_squashed(module: nn.Module, features: Tensor, outputs: Tensor) -> bool:
             name: 10.0 * torch.randn(values.shape, generator=generator).to(values.device)
             for name, values in module.named_parameters()
         }
-        found = functional_call(module, others, (features.clone(),)).detach()
-        if not bool(((found >= 0) & (found <= 1)).all()):
+        with_large = functional_call(module, others, (features.clone(),)).detach()
+        if not bool(((with_large >= 0) & (with_large <= 1)).all()):
             return False
     return True
 

@@ -1,0 +1,64 @@
+"""Names say what a variable holds, and texts use the field's words."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT
+
+# Names for a grammatical role, which say nothing of a value.
+NAMES = {"one", "found", "told", "wanted", "made", "places", "known", "given", "taken"}
+WORDS = re.compile(r"\b(anew|likewise|told apart|made again)\b|\A(The same|Likewise|Of )")
+MODULES = [
+    path
+    for folder in ("dpcanary", "scripts", "snakemake_logger_plugin_dpcanary")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """The variables, arguments, functions and fields that a module defines."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.MatchAs(name=str(name)):
+                names.add(name)
+    return {name.strip("_") for name in names}
+
+
+def texts(source: str, tree: ast.Module) -> list[str]:
+    """The docstrings and comments of a module."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = [
+        ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)
+    ]
+    return docstrings + re.findall(r"(?m)(?:^|\s)#\s(.*)$", source)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_and_texts(path: Path):
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    assert not bound_names(tree) & NAMES
+    assert [text for text in texts(source, tree) if WORDS.search(text)] == []
+
+
+def test_every_kind_of_name_and_text_is_seen():
+    source = '''"""The same as before."""
+def told(given: int) -> int:  # made anew
+    for one in range(3):
+        self.found = one
+    match one:
+        case int() as taken:
+            pass
+    return [known for known in wanted]
+'''
+    tree = ast.parse(source)
+    assert bound_names(tree) == {"told", "given", "one", "found", "taken", "known"}
+    assert sum(bool(WORDS.search(text)) for text in texts(source, tree)) == 2
