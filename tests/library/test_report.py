@@ -231,7 +231,7 @@ def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
         "summary": hashlib.sha256(text.encode()).hexdigest(),
     }  # fmt: skip
     (tmp_path / "verified.json").write_text(json.dumps(noted))
-    assert verified_in_words(tmp_path) == "today: 7 files made anew, 1 trained anew"
+    assert verified_in_words(tmp_path) == "today: 7 files recomputed, 1 retrained"
     summary.write_text(text.replace("1.5", "2.5"))
     assert verified_in_words(tmp_path) == ""
     summary.write_text(text)

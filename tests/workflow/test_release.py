@@ -170,7 +170,7 @@ def test_a_regenerated_experiment_says_so_and_is_verified_by_its_archive(again):
     [data] = report.data
     assert data[1].startswith("not read, since observations are released; ")
     assert "own: 20 private records of own.npz" in data[1]
-    with pytest.raises(InputError, match=r"tiny\.zip, a release: nothing can be trained anew"):
+    with pytest.raises(InputError, match=r"tiny\.zip, a release: nothing can be retrained"):
         verify_results(results, replay=1)
     called = CliRunner().invoke(app, ["results", str(results)])
     assert sha256 in called.stdout.replace("\n", "")

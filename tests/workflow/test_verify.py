@@ -188,7 +188,7 @@ def test_noise_that_is_close_is_believed_and_all_after_it_the_same(close, tmp_pa
     assert found.exit_status == 0
     assert "Every number is what its shards give." in str(found)
     assert {path: path.read_bytes() for path in derived(results)} == before
-    assert dict(report_of_experiment(results).provenance)["verified"].endswith("1 trained anew")
+    assert dict(report_of_experiment(results).provenance)["verified"].endswith("1 retrained")
 
 
 @pytest.mark.long
