@@ -67,7 +67,10 @@ def _updates(evidence: Evidence) -> Measured:
     # Almost without noise, what follows from noisy gradients also follows from clean ones.
     stray = measurements.noisy.stray
     place = f"gradients are taken {stray:.2g} steps from parameters that follow from the noisy ones"
-    if measurements.noisy.by_yields and stray >= _NOTHING:
+    if num_records := measurements.noisy.num_without_noise:
+        place = f"gradients are taken where those of {num_records} records led without noise"
+        tests.append(exact(holds=False, place=place))
+    elif measurements.noisy.by_yields and stray >= _NOTHING:
         notes.append(CALLED_ELSEWHERE)
     else:
         tests.append(exact(stray < _NOTHING, place))

@@ -85,6 +85,8 @@ SMALL_BATCH, _MOST_RATE = 2, 0.9
 PRESENT = 1e-4
 # The largest value of a record with many components is above this if it was in a batch.
 PRESENT_IN_DENSE = 5e-4
+# Columns that no record has moved without noise if by less than this, over that between steps.
+_NO_NOISE = 1e-3
 # An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
 _SLOW = 0.1
 # Trainings on records with many components: how many, of how many records and components, and at
@@ -139,6 +141,8 @@ class Trainings:
         optimizer: its name; empty if updates are differences of parameters.
         stray: distance of the parameters with which the module was called from all that follow from
             those before the steps, over the length of a step.
+        num_without_noise: the most records whose gradients, without any noise, lead from parameters
+            between steps to others with which the module was called.
         by_yields: whether the loop says when a step is done. It may then call the module at other
             parameters as well, as of a second model that it trains.
         is_averaged: whether the parameters are set to averages of those of several steps.
@@ -154,6 +158,7 @@ class Trainings:
     replay_error: float
     optimizer: str
     stray: float = 0.0
+    num_without_noise: int = 0
     by_yields: bool = False
     is_averaged: bool = False
     norm_factors: Array | None = None
@@ -484,7 +489,7 @@ def _joined(
         name: parameter.shape for name, parameter in Probe(records, Trace()).named_parameters()
     }
     moved_of, before_of, replay_error, stray = [], [], 0.0, 0.0
-    is_averaged = False
+    is_averaged, num_without_noise = False, 0
     for trace in traces:
         if by_sums:
             assert trace.noisy_steps is not None
@@ -505,7 +510,9 @@ def _joined(
             wide = [state.astype(np.float64) for state in states]
             before = states[:-1]
             moved_of.append([b - a for a, b in pairwise(wide)])
-        stray = max(stray, _stray(trace, states))
+        called = _called_elsewhere(trace, states)
+        stray = max(stray, _stray(trace, states, called))
+        num_without_noise = max(num_without_noise, _num_without_noise(states, called, records))
         before_of.append(before)
     unit = records.step / settings.learning_rate if by_gradients or by_sums else records.step
     num_updates = np.array([len(moved) for moved in moved_of])
@@ -531,6 +538,7 @@ def _joined(
         replay_error=replay_error,
         optimizer=traces[0].steps[0].optimizer.__name__ if by_gradients else "",
         stray=stray,
+        num_without_noise=num_without_noise,
         by_yields=any(trace.by_yields for trace in traces),
         is_averaged=is_averaged,
     )
@@ -584,12 +592,38 @@ def _replay_error(
     return _ReplayError(error / unit, max(float(np.abs(gap).max()) for gap in rest))
 
 
-def _stray(trace: Trace, states: Sequence[Flat]) -> float:
-    """How far calls in training are from parameters that follow from those before the steps."""
+def _called_elsewhere(trace: Trace, states: Sequence[Flat]) -> list[Flat]:
+    """Parameters of calls in training that are not those between steps."""
     if len(states) < 3 or len(trace.called) < 2:
-        return 0.0
+        return []
     state_bytes = {state.tobytes() for state in states}
-    called = [state for state in trace.called if state.tobytes() not in state_bytes]
+    return [state for state in trace.called if state.tobytes() not in state_bytes]
+
+
+def _num_without_noise(
+    states: Sequence[Flat], called: Sequence[Flat], records: ProbeRecords
+) -> int:
+    """The most records whose columns moved on the way to a call, while no other column did.
+
+    Noise moves the columns of all records, and those that no record has. A single record may move
+    alone: an algorithm may clip what it did to a copy of the model.
+    """
+    count = len(records.sizes)
+    between = by_column(np.stack(states).astype(np.float64), records.num_columns)
+    noise = np.linalg.norm(np.diff(between[..., count:], axis=0), axis=(1, 2))
+    most = 0
+    for state in called:
+        gaps = by_column(state.astype(np.float64), records.num_columns) - between
+        sizes = np.linalg.norm(gaps[..., count:], axis=(1, 2))
+        nearest = int(sizes.argmin())
+        if sizes[nearest] < _NO_NOISE * np.median(noise):
+            moved = np.abs(gaps[nearest, :, :count]).max(axis=0) > PRESENT * records.step
+            most = max(most, int(moved.sum()))
+    return most if most > 1 else 0
+
+
+def _stray(trace: Trace, states: Sequence[Flat], called: Sequence[Flat]) -> float:
+    """How far such calls are from parameters that follow from those before the steps."""
     if not called:
         return 0.0
     basis = _basis(states, [step.gradients for step in trace.steps])

@@ -43,7 +43,7 @@ class SumsMode(TorchFunctionMode):
     Args:
         shapes: of the parameters.
         state: gives flat parameters with which the module was last called in training.
-        given: noisy sums that take the place of the loop's own, in order; empty: none.
+        sums: noisy ones that take the place of the loop's own, in order; empty: none.
     """
 
     def __init__(
