@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from tests.running import ROOT
+from running import ROOT
 
 # Names for a grammatical role, which say nothing of a value.
 NAMES = {"one", "found", "told", "wanted", "made", "places", "known", "given", "taken"}
