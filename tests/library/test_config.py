@@ -4,7 +4,7 @@ import copy
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.audit_noise import NoiseStage
@@ -103,10 +101,9 @@ def test_lists_sweep_and_name_the_audits_with_all_digits():
     names = names_of(noise_multiplier=noises, num_steps=[1_000_000, 500], learning_rate=[1e-05])
     each = [(sigma, steps) for sigma in noises for steps in (1_000_000, 500)]
     assert names == [f"steps-sigma{sigma}-T{steps}-lr0.00001" for sigma, steps in each]
-    sizes = {"model": "mlp", "hidden_sizes": [[8, 4], [16]], "optimizer": ["sgd", "adam"]}
-    assert names_of(**sizes) == [
-        f"steps-hidden_sizes{size}-{name}" for size in ("8x4", "16") for name in ("sgd", "adam")
-    ]
+    sizes = names_of(model="mlp", hidden_sizes=[[8, 4], [16]], optimizer=["sgd", "adam"])
+    assert sizes == [f"steps-hidden_sizes{s}-{o}" for s in ("8x4", "16") for o in ("sgd", "adam")]
+    # A list of numbers is one value of a key that takes a list.
     assert names_of(looks=[4, 8, 10]) == ["steps"]
     assert len(names_of(looks=[[4, 10], [8, 10]])) == 2
     [audit] = parsed(model="mlp", hidden_sizes=[8, 4]).audits.values()
@@ -211,15 +208,10 @@ def test_defaults_of_processes_follow_their_sampling_and_adjacency():
 
 
 def test_steps_are_equal_for_plain_gradient_descent():
-    for changes, expected in [
-        ({}, True),
-        (DRAWN, True),
-        ({"optimizer": "momentum"}, False),
-        ({"optimizer": "adam"}, False),
-        ({"learning_rate_schedule": "linear"}, False),
-    ]:
+    other = ({"optimizer": "momentum"}, {"learning_rate_schedule": "linear"})
+    for changes in ({}, DRAWN, *other):
         accounting = parsed(**changes).stage(AccountingStage, audit="steps")
-        assert accounting.has_equal_steps is expected, changes
+        assert accounting.has_equal_steps is (changes not in other), changes
 
 
 def two_scores(monkeypatch: pytest.MonkeyPatch, observes: str) -> None:
@@ -329,55 +321,25 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
         assert (released.settings.observations, released.audits) == ("released", experiment.audits)
 
 
-NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
-
-
-@settings(max_examples=8)
-@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), data=st.data())
-def test_renaming_audits_changes_no_setting(names, data):
-    contexts = data.draw(st.lists(st.sampled_from([*CONTEXTS]), min_size=3, max_size=3))
-
-    def stages(names: list[str]) -> list[dict[str, str]]:
-        audits = {name: CONTEXTS[of] for name, of in zip(names, contexts, strict=True)}
-        experiment = parse_experiment({**GOOD, "audits": audits})
-        return [stages_of(experiment, name) for name in names]
-
-    assert stages(names) == stages(["a", "b", "c"])
-
-
-def another(declared: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    """A value of a key, by its schema, that is not the default."""
-    if "$ref" in declared:
-        inner = definitions[declared["$ref"].rpartition("/")[2]]
-        return another(inner | {"default": declared.get("default")}, definitions)
-    if choices := declared.get("anyOf"):
-        return another(choices[0] | {"default": declared.get("default")}, definitions)
-    default = declared.get("default")
-    if "enum" in declared:
-        return [name for name in declared["enum"] if name != default][-1]
-    if declared["type"] == "array":
-        return [6, 10]
-    if declared["type"] == "object":
-        required = declared.get("required", ())
-        fields = {"num_steps": 7} if "num_steps" in required else {"num_steps": 7, "batch_size": 8}
-        return fields | {"learning_rate": 0.5}
-    return (default or 2) + 2 if declared["type"] == "integer" else (default or 0.5) * 0.75
-
-
-# What the schema does not say: names of catalogues, and values that only go with others.
+# A value of each key, which is not its default.
 OTHER = {
-    "canary": "random_dimension", "score": "likelihood_ratio", "dataset": "others",
-    "model": "convnet", "num_steps": 40, "num_runs": 12, "record_every": 20, "batch_size": 10,
-    "batches_per_pass": 2, "canary_period": 10, "num_slots": 6, "worlds": "halves",
-    "other_records": "zero", "loss": "binary_cross_entropy",
+    "canary": "random_dimension", "score": "likelihood_ratio", "dataset": "others", "seed": 4,
+    "model": "convnet", "hidden_sizes": [6, 10], "activation": "sigmoid", "width": 66,
+    "logit_scale": 0.09, "initial_weights": "xavier", "initialisation": "per_run",
+    "pretraining": {"num_steps": 7, "learning_rate": 0.5}, "loss": "binary_cross_entropy",
+    "optimizer": "adam", "momentum": 0.7, "learning_rate": 0.007, "max_grad_norm": 0.75,
+    "learning_rate_schedule": "cosine", "sample_rate": 0.75, "batch_size": 10,
+    "batches_per_pass": 2, "canary_period": 10, "adjacency": "zero_out", "num_steps": 40,
+    "augmentation_multiplicity": 4, "noise_multiplier": 0.4, "target_epsilon": 0.4,
+    "num_candidates": 4, "num_copies": 3, "other_records": "zero", "landscape": "converging",
+    "landscape_threshold": 0.4, "metagradient": {"num_steps": 7, "batch_size": 8},
+    "crafting_steps": 5002, "crafting_step_size": 0.007, "simulation": "noisy",
+    "ranking": "final_model", "num_simulations": 6, "num_slots": 6, "worlds": "halves",
+    "num_runs": 12, "num_repeats": 3, "looks": [6, 10], "record_every": 20,
+    "runs_per_shard": 502, "runs_at_once": 4,
 }  # fmt: skip
 # Of which records and how many models at once are trained, in which jobs: no setting of a stage.
 OF_NO_STAGE = {"dataset", "runs_per_shard", "runs_at_once"}
-
-
-def other_value(key: str) -> Any:
-    own = Audit.model_json_schema()
-    return OTHER[key] if key in OTHER else another(own["properties"][key], own["$defs"])
 
 
 @cache
@@ -398,7 +360,7 @@ def stages_with(change: dict[str, Any], **contexts: str) -> dict[str, dict[str, 
 @pytest.mark.parametrize("key", [key for key in Audit.model_fields if key != "sampling"])
 def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
     """Sweeps share keys, and a change of a key reruns only the jobs that use it."""
-    change, use = {key: other_value(key)}, metadata_of(Audit, UsedIf).get(key)
+    change, use = {key: OTHER[key]}, metadata_of(Audit, UsedIf).get(key)
     audits = parse_experiment({**GOOD, "audits": CONTEXTS}).audits
     unused = [name for name in CONTEXTS if use and not use.condition(audits[name])]
     users, changed, run = [], set(), set()
@@ -447,8 +409,7 @@ def test_settings_of_the_experiment_change_the_jobs_that_use_them(key, value, jo
 
 @pytest.mark.parametrize("key", [*Dataset.model_fields, "seed"])
 def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
-    dataset = {"source": "purchase100_synthetic", "num_records": 40, "encoder": "e"}
-    other = {
+    dataset, other = {"source": "purchase100_synthetic", "num_records": 40, "encoder": "e"}, {
         "source": "digits", "label_column": "b", "max_records": 90, "sha256": ["a" * 64],
         "num_test": 7, "num_records": 50, "balanced": False, "num_auxiliary": 9, "encoder": "f",
         "encoder_revision": "r", "label_kind": "numbers", "standardised": False,
@@ -462,7 +423,7 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
     def stages(change: dict[str, Any], top: dict[str, Any]) -> list[ClosedModel]:
         of_audit = audit if change else AUDIT
         data = {"datasets": {"digits": dataset | change}, "audits": {"steps": of_audit}}
-        experiment = parsed({**data, **top})
+        experiment = parsed(data | top)
         used = (DatasetStage, FeaturesStage)
         return [experiment.dataset_stage(stage, dataset="digits") for stage in used]
 
@@ -471,31 +432,28 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
     assert [a != b for a, b in zip(before, after, strict=True)] == [key in one for one in fields]
 
 
-FIGURE = {"kind": "trade_off", "sweeps": ["steps"]}
-OWNERS: dict[str, tuple[type[ClosedModel], str, dict[str, Any]]] = {
-    "config": (Settings, "config: ", {}),
-    "audit": (Audit, "config: audit steps: ", {}),
-    "dataset": (Dataset, "config: datasets.digits.", DATASETS["digits"]),
-    "figure": (Figure, "config: figures.one.", FIGURE),
+OWNERS: dict[str, tuple[type[ClosedModel], str, str, dict[str, Any]]] = {
+    "config": (Settings, "config: ", "", {}),
+    "audit": (Audit, "config: audit steps: ", "audits steps", {}),
+    "dataset": (Dataset, "config: datasets.digits.", "datasets digits", {}),
+    "figure": (Figure, "config: figures.f.", "figures f", {"kind": "secrets"}),
     "pretraining": (
-        PretrainingSettings, "config: audit steps: pretraining.", {"num_steps": 3}
+        PretrainingSettings, "config: audit steps: pretraining.", "audits steps pretraining",
+        {"num_steps": 3},
     ),
-    "metagradient": (MetagradientSettings, "config: audit steps: metagradient.", {}),
+    "metagradient": (
+        MetagradientSettings, "config: audit steps: metagradient.", "audits steps metagradient", {}
+    ),
 }  # fmt: skip
-KEYS = [(owner, key) for owner, (model, *_) in OWNERS.items() for key in model.model_fields]
 
 
 def with_key(owner: str, key: str, value: Any) -> dict[str, Any]:
-    mapping = OWNERS[owner][2] | {key: value}
-    if owner == "config":
-        return config(mapping)
-    if owner == "audit":
-        changed = config()
-        changed["audits"]["steps"][key] = value
-        return changed
-    if owner in ("pretraining", "metagradient"):
-        return config(**{owner: mapping})
-    return config({f"{owner}s": {"digits" if owner == "dataset" else "one": mapping}})
+    _, _, path, needed = OWNERS[owner]
+    whole = mapping = config()
+    for name in path.split():
+        mapping = mapping.setdefault(name, {})
+    mapping.update(needed | {key: value})
+    return whole
 
 
 def refusal(changed: dict[str, Any]) -> list[str]:
@@ -506,49 +464,16 @@ def refusal(changed: dict[str, Any]) -> list[str]:
     return []
 
 
-def names_in(declared: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
-    for choice in declared.get("anyOf", []):
-        if names := names_in(choice, definitions):
-            return names
-    if "$ref" in declared:
-        return names_in(definitions[declared["$ref"].rpartition("/")[2]], definitions)
-    return declared.get("enum", [])
-
-
-def limits_of(declared: dict[str, Any], definitions: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """For each limit of a key, by its schema: a value at it or within, and one beyond."""
-    for choice in declared.get("anyOf", []):
-        yield from limits_of(choice, definitions)
-    if declared.get("type") == "array" and "items" in declared:
-        for within, beyond in limits_of(declared["items"], definitions):
-            yield [within], [beyond]
-    if "minimum" in declared:
-        yield declared["minimum"], declared["minimum"] - 1
-    if "maximum" in declared:
-        yield declared["maximum"], declared["maximum"] + 1
-    if "exclusiveMinimum" in declared:
-        yield declared["exclusiveMinimum"] + 1e-9, declared["exclusiveMinimum"]
-    if "exclusiveMaximum" in declared:
-        yield declared["exclusiveMaximum"] - 1e-9, declared["exclusiveMaximum"]
-
-
-@pytest.mark.parametrize(("owner", "key"), KEYS)
-def test_declared_keys_are_named_if_they_are_wrong(owner, key):
-    model, where, _ = OWNERS[owner]
-    [unknown] = [line for line in refusal(with_key(owner, f"{key}x", 1)) if "unknown key" in line]
+@pytest.mark.parametrize("owner", OWNERS)
+def test_declared_keys_are_named_if_they_are_wrong(owner):
+    model, where, *_ = OWNERS[owner]
     head, _, nested = where.rpartition(": ")
-    assert unknown == f"{head}: unknown key '{nested}{key}x'; did you mean '{key}'?"
-    wrong = refusal(with_key(owner, key, {"no": "such"}))
-    starts = (f"{where}{key}", f"{head}: unknown key '{nested}{key}.")
-    assert any(line.startswith(starts) for line in wrong), wrong
-    own = model.model_json_schema()
-    if names := names_in(own["properties"][key], own.get("$defs", {})):
-        [line] = refusal(with_key(owner, key, f"{names[0][:-1]}"))
-        assert line.startswith(f"{where}{key}: unknown name, did you mean '{names[0]}'?")
-    for within, beyond in limits_of(own["properties"][key], own.get("$defs", {})):
-        fine, refused = (refusal(with_key(owner, key, value)) for value in (within, beyond))
-        assert not [line for line in fine if "Input should be" in line]
-        assert re.search(rf"^{re.escape(where)}{key}.*Input should be", "\n".join(refused), re.M)
+    for key in model.model_fields:
+        [unknown] = [line for line in refusal(with_key(owner, f"{key}x", 1)) if "unknown" in line]
+        assert unknown == f"{head}: unknown key '{nested}{key}x'; did you mean '{key}'?"
+        wrong = refusal(with_key(owner, key, {"no": "such"}))
+        starts = (f"{where}{key}", f"{head}: unknown key '{nested}{key}.")
+        assert any(line.startswith(starts) for line in wrong), wrong
 
 
 # Refusals: changes of a config and what the error says of them, one a line
@@ -564,7 +489,6 @@ def cases(**tables: str) -> list[tuple[str, dict[str, Any], str]]:
 REFUSED = cases(
     audit="""
 {experiment: ~}                        => config: experiment: is missing
-{experiment: ../up}                    => experiment: String should match pattern
 {delta: 1e-5}                          => delta: Input should be a valid number; YAML reads 1e-5 as
 {significance: "0.05"}                 => in quotes, it is a text: write 0.05
 {significance: 0.000999}               => significance: threshold rule combined needs at least 0.001
@@ -596,7 +520,6 @@ REFUSED = cases(
 {target_epsilon: 1.0}                  => give either noise_multiplier or target_epsilon
 {num_runs: 11}                         => num_runs is 11; it must be even, for two worlds, and at le
 {num_runs: 2}                          => num_runs is 2; it must be even, for two worlds, and at lea
-{num_slots: [2, 1], num_runs: 5}       => config: audit steps-K1: num_runs is 5; it must be even
 {record_every: 30}                     => record_every 30 does not divide num_steps
 {dataset: digit}                       => config: audit steps: dataset: no 'digit'; did you mean 'di
 {dataset: ~}                           => canary gradient needs a dataset
@@ -628,8 +551,6 @@ REFUSED = cases(
 {canary: metagradient, num_slots: 3}   => num_slots must be even, not 3
 {canary: metagradient, metagradient: {batch_size: 97}}    => must be at most the 96 records of its t
 {canary: metagradient, num_slots: 100, metagradient: {batch_size: 1}}   => which must be at least on
-{worlds: halves, threshold_rules: [steinke]}              => rule steinke counts right guesses of fa
-{worlds: halves, threshold_rules: [mahloujifar, combined]}              => rule mahloujifar counts
 {worlds: halves, threshold_rules: [combined, steinke]}    => worlds: threshold rule steinke counts r
 {num_runs: 1, threshold_rules: [mahloujifar, combined]}   => threshold rule combined compares the ru
 {threshold_rules: [steinke], conversions: [subsampled_gaussian], adjacency: zero_out} => where they
@@ -655,16 +576,12 @@ REFUSED = cases(
 {batch_size: ~}                        => canary loss_landscape needs sampling fixed and batch_size
 {canary_period: 1}                     => canary_period: canary loss_landscape enters the first step
 {sample_rate: 0.5}                     => sample_rate: canary loss_landscape enters the first step a
-{adjacency: zero_out}                  => audits adjacency add_remove and substitute, not zero_out
 """,
     secrets="""
-{num_candidates: 1}                    => num_candidates: Input should be greater than or equal to 2
 {num_copies: 2}                        => num_copies above 1 needs sample_rate 1, where copies are
 {worlds: coins}                        => canary secret has several values: drop worlds
-{adjacency: add_remove}                => canary secret audits adjacency substitute, not add_remove
 {looks: [1]}                           => looks are for audits with two worlds
 {canary: gradient, dataset: digits, num_candidates: ~, worlds: candidates} => worlds candidates is f
-{canary: gradient, dataset: digits, num_runs: 10}      => num_candidates: its canary, model and opti
 {rank_rules: [single]}                 => rank rule single is for one secret, and there are 4; add
 {rank_rules: [bits, bits]}             => rank_rules: must not repeat a name
 {rank_rules: [combined]}               => rank_rules.0: unknown name, known: single, mahloujifar, st
@@ -673,7 +590,6 @@ REFUSED = cases(
     target="""
 {target_epsilon: 500.1}                => target_epsilon: 500.1 is more than accountants can compute
 {num_steps: 2, delta: 0.75}            => delta 0.75 alone covers the leak, whatever the noise: the
-{num_steps: 2, delta: 0.8}             => in a batch with probability 0.75; lower delta
 {sample_rate: 1.0e-6, num_steps: 5}    => in a batch with probability 5e-06; lower delta
 """,
     dataset="""
@@ -687,18 +603,14 @@ REFUSED = cases(
 """,
     figure="""
 {sweeps: [step]}                       => figures.f.sweeps: no 'step'; did you mean 'steps'
-{sweeps: []}                           => a figure of kind epsilon_by_step needs sweeps
 {kind: epsilon_by_runs}                => epsilon_by_runs needs num_runs
 {kind: epsilon_by_runs, num_runs: [4, 20]} => figures.f.num_runs: 20 is more than the 10 runs of aud
 {kind: epsilon_by_runs, num_runs: [4, 5]}  => figures.f.num_runs: 5 must be even, for two worlds, an
 {kind: epsilon_by_runs, num_runs: [2, 4]}  => figures.f.num_runs: 2 must be even, for two worlds, an
-{kind: epsilon_by_setting}             => epsilon_by_setting needs setting
 {kind: adjacency_ratio, sample_rates: [0.5], noise_multipliers: [1.0]}  => has no sweeps
 {kind: trade_off, heuristic: true}     => a figure of kind trade_off has no heuristic
 {kind: test_accuracy, sweeps: [worst]} => worst has no test accuracy: it trains no models
 {kind: gradient_norm}                  => figures.f: no audit of its sweeps has score gradient_norm
-{kind: trade_off, lines: [model]}      => a figure of kind trade_off has no lines
-{kind: privacy_profile, shown: true}  => a figure of kind privacy_profile has no shown
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
@@ -712,7 +624,6 @@ REFUSED = cases(
 
 ACCEPTED = cases(
     audit="""
-{significance: 0.5}
 {significance: 0.001}
 {num_runs: 4}
 {conversions: [subsampled_gaussian], delta: 0.01}
@@ -720,13 +631,11 @@ ACCEPTED = cases(
 {conversions: [subsampled_gaussian], delta: 1.0e-12, sample_rate: 1.0}
 {threshold_rules: [combined, in_sample], allow_not_valid: true}
 {looks: [4, 10, 20], threshold_rules: [rank_sum]}
-{canary: natural, noise_multiplier: 0}
 """,
     slots="""
 {num_slots: 99, num_runs: 5}
 {num_runs: 1, threshold_rules: [mahloujifar]}
 {num_runs: 1, threshold_rules: [combined, mahloujifar], independent: slots}
-{worlds: halves}
 {canary: metagradient, metagradient: {batch_size: 96}}
 {threshold_rules: [steinke], conversions: [subsampled_gaussian]}
 """,
@@ -736,7 +645,6 @@ ACCEPTED = cases(
 {batch_size: 100, adjacency: zero_out}
 """,
     secrets="""
-{}
 {sample_rate: 1.0, num_copies: 3}
 {num_slots: 1, rank_rules: [single]}
 {figures: {f: {kind: secrets, sweeps: [steps]}}}
@@ -797,11 +705,6 @@ def test_figures_take_the_numbers_of_runs_that_fit():
         ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is already in line 1"),
         ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is already in line 4"),
         ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
-        ("a:\n\tb: 1\n", "line 2, column 1: found character '\\t'"),
-        ("a: 1\nb: *c\n", "line 2, column 4: found undefined alias 'c'"),
-        ("a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
-        ("a: 1\nb: !foo 2\n", "line 2, column 4: could not determine a constructor"),
-        ("a: 1\n? [b]\n: 1\n", "line 2, column 3: found unhashable key"),
         ("a: &a\n  b: *a\n", "line 1: holds itself, by an alias; write what it holds"),
         ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
         ("", "must hold settings by key"),
@@ -831,38 +734,22 @@ def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path):
     assert time.process_time() - start < 1
 
 
-def test_keys_may_be_shared_by_an_anchor_with_a_sweep_that_uses_them(tmp_path):
-    """Of the other sweep, only what the anchor holds; and merged keys may be overridden."""
-
-    def read(own: str) -> dict[str, Any]:
-        text = (
-            yaml.safe_dump(GOOD)
-            + f"""audits:
-  crafted: &crafted {{canary: crafted_input, sample_rate: 0.5, dataset: digits,
-    noise_multiplier: 2.0, num_steps: 100, num_runs: 10, crafting_steps: 50}}
-  gradient: {{<<: *crafted, canary: gradient, {own}}}
-"""
-        )
-        (tmp_path / "mine.yaml").write_text(text)
-        assert read_config(tmp_path / "mine.yaml") == yaml.safe_load(text)
-        return read_config(tmp_path / "mine.yaml")
-
-    audits = parse_experiment(read("noise_multiplier: 3.0")).audits
-    noises = {name: audit.noise_multiplier for name, audit in audits.items()}
-    assert noises == {"crafted": 2.0, "gradient": 3.0}
-    alone = read("seed: 0")
-    del alone["audits"]["crafted"]
-    for changed in (read("crafting_steps: 60"), alone):
-        assert "audits.gradient: crafting_steps: its canary, mod" in refusal(changed)[-1]
+def test_a_key_may_be_shared_with_a_sweep_that_uses_it():
+    """With its value, as by an anchor of YAML."""
+    crafted = AUDIT | {"canary": "crafted_input", "crafting_steps": 50}
+    gradient = crafted | {"canary": "gradient"}
+    assert parse_experiment(GOOD | {"audits": {"crafted": crafted, "gradient": gradient}}).audits
+    other = {"crafted": crafted, "gradient": gradient | {"crafting_steps": 60}}
+    for audits in (other, {"gradient": gradient}):
+        [refused] = refusal(GOOD | {"audits": audits})
+        assert "audits.gradient: crafting_steps: its canary, mod" in refused
 
 
 def test_resolved_configs_that_are_none_are_named(tmp_path):
     path = tmp_path / "experiment.json"
     for old, new in (('"runs_of_audit"', '"others"'), ('{"steps":"steps"}', "{}")):
         path.write_text(parsed().to_json().replace(old, new))
-        with pytest.raises(
-            InputError, match=f"{path} is not a resolved config of this installation"
-        ):
+        with pytest.raises(InputError, match=f"{path} is not a resolved config of this"):
             read_experiment(path)
     with pytest.raises(InputError, match=r"none\.json does not exist: it is the config of the"):
         read_experiment(tmp_path / "none.json")
@@ -886,12 +773,6 @@ def test_shipped_configs_are_valid_and_admitted_by_the_editors_schema(path):
     jsonschema.validate(content, json.loads((ROOT / "config/schema.json").read_text()))
 
 
-def test_the_demo_is_the_one_that_the_readme_describes():
-    sweeps = parse_experiment(read_config(ROOT / "config/demo.yaml")).sweeps
-    assert len(sweeps["steps"]) == 10
-    assert sum(len(names) for name, names in sweeps.items() if "grid" in name) == 17
-
-
 def test_the_schema_and_the_tables_of_keys_are_current(capsys):
     for options, path in (([], "config/schema.json"), (["--tables"], "docs/keys.md")):
         schema.main(options)
@@ -900,8 +781,9 @@ def test_the_schema_and_the_tables_of_keys_are_current(capsys):
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) \| (.+) \|$", tables, re.MULTILINE)
     keys = [key for model, *_ in OWNERS.values() for key in model.model_fields]
     assert sorted(row[0] for row in rows) == sorted([*keys, "audits"])
-    assert ("num_slots", "integer >= 1", "`1`") in [row[:3] for row in rows]
-    assert ("num_steps", "integer >= 1", "required") in [row[:3] for row in rows]
+    assert {("num_slots", "integer >= 1", "`1`"), ("num_steps", "integer >= 1", "required")} <= {
+        row[:3] for row in rows
+    }
 
 
 def test_the_editors_schema_knows_keys_and_names():
