@@ -230,10 +230,7 @@ WRONG_FILES = [
     ("cifar10", "a.tgz", cifar10({"data_batch_1.bin": bytes(3072)}), "no multiple of 3073"),
     ("cifar10", "a.npz", zipped_arrays(images=TRAINING["images"]), "has no array labels"),
     ("cifar10", "a.npz", wrong_images(images=IMAGES[:3]), "uint8 of shape (3, 3, 32, 32)"),
-    ("cifar10", "a.npz", wrong_images(images=np.zeros((3, 32, 32, 3))), "not float64"),
     ("cifar10", "a.npz", wrong_images(labels=[0, 10, 1]), "record 1 has label 10"),
-    ("cifar10", "a.npz", wrong_images(labels=[0, 1, 2, 3]), "need labels of shape (3,), one"),
-    ("sst2", "a.tsv", "good\t1\nbad\t0\nso so\t2\n", "line 3: the label must be 0 or 1, not"),
     ("sst2", "a.tsv", "label\tsentence\n1\tgood\n0\tbad\tvery\n", "line 3 has 3 columns"),
     ("sst2", "a.tsv", "phrase\tmood\ngood\t1\nbad\t0\n", "line 1: the label must be 0 or 1"),
     ("sst2", "a.tsv", "label\tsentence\n1\t \n", "line 2: the sentence is empty"),
@@ -242,7 +239,6 @@ WRONG_FILES = [
     ("sst2", "a.zip", zipped({"train.tsv": TRAIN}), "has no member SST-2/train.tsv"),
     ("sst2", "a.zip", sst2(TRAIN + "odd\t7\n"), "SST-2/train.tsv: line 5: the label must be"),
     ("california_housing", "a.csv", HOUSING, "the first line names no column longitude"),
-    ("california_housing", "a.csv", b"\xff\xfe", "is not UTF-8 text"),
     ("california_housing", "a.tgz", tar({"a": b""}), "has no member cal_housing.data; is it"),
     ("purchase100", "a.tgz", tar({}), "has no file; is it the right archive"),
     ("purchase100", "a.csv", b"\n\n", "there are no records"),
@@ -262,7 +258,6 @@ WRONG_PURCHASES = [
     ("" + ",0" * 600, "line 5: the label must be 1 to 100, not ''"),
     ("1" + ",0" * 599 + ",2", "line 5: bit 600 must be 0 or 1, not '2'"),
     ("1" + ",0" * 599, "line 5: 600 columns in place of a label and 600 bits"),
-    ("1" + ",0" * 601, "line 5: 602 columns in place of a label and 600 bits"),
     ("1" + ",0" * 500 + ",\xff" + ",0" * 99, "line 5: bit 501 must be 0 or 1"),
 ]
 for text, message in WRONG_PURCHASES:
@@ -484,7 +479,6 @@ TABLE = pd.DataFrame({"age": RNG.integers(0, 90, 30), "label": np.tile([0, 1, 2]
     income=RNG.normal(size=30), owner=RNG.integers(0, 2, 30).astype(bool)
 )
 ROWS = np.arange(30)
-KINDS = (".npz", ".parquet", ".csv", ".tsv")
 
 
 def written(folder: Path, kind: str, table: pd.DataFrame, **options: Any) -> str:
@@ -495,11 +489,11 @@ def written(folder: Path, kind: str, table: pd.DataFrame, **options: Any) -> str
     elif kind == ".parquet":
         table.to_parquet(path, **options)
     else:
-        table.to_csv(path, sep="," if kind == ".csv" else "\t", index=False)
+        table.to_csv(path, index=False)
     return str(path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [".npz", ".parquet", ".csv"])
 def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path):
     path = written(tmp_path, kind, TABLE)
     whole = load_source(path)
@@ -507,6 +501,11 @@ def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path):
     np.testing.assert_allclose(whole.training.features, features, rtol=1e-12)
     np.testing.assert_array_equal(whole.training.labels, TABLE["label"])
     assert (whole.name, whole.num_classes, whole.test) == (path, 3, None)
+    numbers = written(tmp_path, kind, TABLE.assign(label=TABLE["income"] * 1000))
+    found = load_source(numbers, label_kind="numbers")
+    np.testing.assert_array_equal(found.training.labels, np.float32(TABLE["income"] * 1000))
+    assert (found.num_classes, found.class_names) == (1, ())
+    written(tmp_path, kind, TABLE)
     first = load_source("other" + kind, files=[Path(path)], max_records=20)
     np.testing.assert_array_equal(first.training.features, whole.training.features[:20])
     # Classes without a record, or a single one, or one of each record.
