@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -169,14 +168,6 @@ def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch
     assert written == {"config.yaml", "config.schema.json", "README.md", ".gitignore"}
     with pytest.raises(InputError, match=r"already has config\.yaml"):
         run.invoke(app, ["init", "study"], catch_exceptions=False)
-
-
-def test_a_script_beside_the_clone_imports_the_package(tmp_path):
-    """Where a folder named dpcanary without Python files stands beside the script."""
-    (tmp_path / "dpcanary/docs").mkdir(parents=True)
-    (tmp_path / "script.py").write_text("import dpcanary; print(dpcanary.accounting.gdp_mu)\n")
-    printed = subprocess.check_output([sys.executable, "script.py"], cwd=tmp_path, text=True)
-    assert "gdp_mu" in printed
 
 
 @pytest.fixture

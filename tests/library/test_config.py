@@ -16,13 +16,9 @@ import yaml
 
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.audit_noise import NoiseStage
+from dpcanary.adversaries import adversary_settings as crafted
 from dpcanary.adversaries.adversary import Score
-from dpcanary.adversaries.adversary_settings import (
-    CraftingStage,
-    DrawingStage,
-    MetagradientSettings,
-    MetagradientStage,
-)
+from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage, MetagradientStage
 from dpcanary.adversaries.catalogue import BUILT_IN, adversaries, adversary
 from dpcanary.audits.release_making import released_config
 from dpcanary.core.setting_fields import ClosedModel, UsedIf, metadata_of
@@ -382,21 +378,18 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
         assert f"audits.other: {key}: its canary, model and opt" in refused
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "jobs"),
-    [
-        ("experiment", "other", ""),
-        ("device", "auto", ""),
-        ("data_folder", "/data", ""),
-        ("significance", 0.2, "EstimationStage"),
-        ("threshold_rules", ["split"], "EstimationStage"),
-        ("conversions", ["gdp", "direct"], "EstimationStage"),
-        ("independent", "slots", "EstimationStage"),
-        ("guessed_share", 0.75, "EstimationStage"),
-        ("delta", 1e-6, "AccountingStage EstimationStage"),
-        ("seed", 5, "ReferenceStage CraftingStage MetagradientStage ScoringStage TrainingStage"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "jobs"), [
+    ("experiment", "other", ""),
+    ("device", "auto", ""),
+    ("data_folder", "/data", ""),
+    ("significance", 0.2, "EstimationStage"),
+    ("threshold_rules", ["split"], "EstimationStage"),
+    ("conversions", ["gdp", "direct"], "EstimationStage"),
+    ("independent", "slots", "EstimationStage"),
+    ("guessed_share", 0.75, "EstimationStage"),
+    ("delta", 1e-6, "AccountingStage EstimationStage"),
+    ("seed", 5, "ReferenceStage CraftingStage MetagradientStage ScoringStage TrainingStage"),
+])  # fmt: skip
 def test_settings_of_the_experiment_change_the_jobs_that_use_them(key, value, jobs):
     """Delta moves the noise where it is calibrated, and an audit's own seed keeps its canaries."""
     for own in ({}, TARGET | {"seed": 3}):
@@ -442,7 +435,8 @@ OWNERS: dict[str, tuple[type[ClosedModel], str, str, dict[str, Any]]] = {
         {"num_steps": 3},
     ),
     "metagradient": (
-        MetagradientSettings, "config: audit steps: metagradient.", "audits steps metagradient", {}
+        crafted.MetagradientSettings, "config: audit steps: metagradient.",
+        "audits steps metagradient", {},
     ),
 }  # fmt: skip
 
@@ -614,7 +608,7 @@ REFUSED = cases(
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
-{kind: models_trained, num_runs: [3]}  => figures.f.num_runs: none fits audit steps, which needs eve
+{kind: models_trained, num_runs: [3, 100]} => figures.f.num_runs: none fits audit steps, which ne
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
 {kind: secrets}                        => audit steps has slots in two worlds, which kind secrets d
 {kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which kind privacy_
@@ -633,6 +627,8 @@ ACCEPTED = cases(
 {looks: [4, 10, 20], threshold_rules: [rank_sum]}
 """,
     slots="""
+{figures: {f: {kind: epsilon_by_runs, sweeps: [steps], num_runs: [1, 5, 10]}}}
+{figures: {f: {kind: models_trained, sweeps: [steps], num_runs: [3, 100]}}}
 {num_slots: 99, num_runs: 5}
 {num_runs: 1, threshold_rules: [mahloujifar]}
 {num_runs: 1, threshold_rules: [combined, mahloujifar], independent: slots}
@@ -689,29 +685,18 @@ def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_sam
         assert re.search(rf"figures\.f: .*conversions has no {missing}", refused)
 
 
-def test_figures_take_the_numbers_of_runs_that_fit():
-    slots = {"num_slots": 2, "num_runs": 10}
-    figure = {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [1, 5, 10]}
-    assert parsed(figures={"f": figure}, **slots).settings.figures["f"].num_runs == (1, 5, 10)
-    for changes, fitting in (({"num_runs": 100}, [10, 100]), (slots, [1, 3, 10])):
-        assert parsed(**changes).audits["steps"].fitting([1, 3, 10, 100]) == fitting
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is already in line 1; keep one"),
-        ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is already in line 2"),
-        ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is already in line 1"),
-        ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is already in line 4"),
-        ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
-        ("a: &a\n  b: *a\n", "line 1: holds itself, by an alias; write what it holds"),
-        ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
-        ("", "must hold settings by key"),
-        (b"\xff\xfe\xff", "cannot be read as YAML: 'utf-8' codec"),
-        (None, "does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is already in line 1; keep one"),
+    ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is already in line 2"),
+    ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is already in line 1"),
+    ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is already in line 4"),
+    ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
+    ("a: &a\n  b: *a\n", "line 1: holds itself, by an alias; write what it holds"),
+    ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
+    ("", "must hold settings by key"),
+    (b"\xff\xfe\xff", "cannot be read as YAML: 'utf-8' codec"),
+    (None, "does not exist"),
+])  # fmt: skip
 def test_config_files_that_are_wrong_name_the_line(text, message, tmp_path):
     path = tmp_path / "mine.yaml"
     if text is not None:

@@ -25,11 +25,7 @@ from dpcanary.papers.boglioni import differentiable_training as trainings
 from dpcanary.papers.boglioni import metagradient_canaries as adversaries
 from dpcanary.papers.boglioni import metagradients as reverse
 from dpcanary.papers.boglioni.differentiable_training import Batch, Descent, Task, Training, trained
-from dpcanary.papers.boglioni.metagradients import (
-    loss_gap_objective,
-    metasmoothness,
-    planned_segments,
-)
+from dpcanary.papers.boglioni.metagradients import loss_gap_objective, planned_segments
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.training_settings import Initialisation
@@ -137,22 +133,6 @@ def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> 
         sgd.step()
     expected = torch.from_numpy(start_of(module))
     torch.testing.assert_close(trained(training, PIXELS), expected, rtol=1e-10, atol=1e-12)
-
-
-def test_single_precision_of_a_residual_network() -> None:
-    """ResNet-9 in miniature against automatic differentiation in double precision."""
-    torch.manual_seed(0)
-    networks = (resnet9(3, width=4).to(dtype) for dtype in (torch.float32, torch.float64))
-    tasks = (task_of(network, PHOTOS[:8], PHOTOS.labels[8:]) for network in networks)
-    options = {"batch_size": 5, "num_steps": 4, **NESTEROV}
-    single, double = (drawn(task, **options)[0] for task in tasks)
-    pixels = torch.from_numpy(PHOTOS.features[8:])
-    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
-    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
-    of_single = gradient_of(replace(single, start=double.start), pixels)
-    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
-    error = (of_single.gradient.double() - expected).norm() / expected.norm()
-    assert 0 < float(error) < 1e-3
 
 
 def test_memory_and_repetition_change_nothing() -> None:
@@ -269,7 +249,7 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
 def smoothness(training: Training, direction: Tensor, step_size: float, **changes: object):
     objective = loss_gap_objective(training.task, inserted_in(training))
     known = {"training": training, "pixels": PIXELS, "objective": objective} | changes
-    return metasmoothness(direction=direction, step_size=step_size, **known)
+    return reverse.metasmoothness(direction=direction, step_size=step_size, **known)
 
 
 def test_training_is_smooth_at_small_steps() -> None:
@@ -398,7 +378,6 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
     (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
     (lambda: gradient_of(LATE), "parameters after step 1 of 1 are not finite"),
     (lambda: gradient_of(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
-    (lambda: gradient_of(SMALL, memory_budget=0), "memory_budget is 0"),
     (lambda: gradient_of(SMALL, memory_budget=5 * NUM_BYTES + 1), "holds 5 .* needs at least 11"),
     (lambda: gradient_of(SMALL, PIXELS[:3]), r"\(3, 1, 6, 6\); 16 canaries .* \(1, 6, 6\)"),
     (lambda: gradient_of(SMALL, PIXELS * np.nan), "not all finite; remove nan"),
@@ -411,7 +390,6 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
     (lambda: Descent(()), "learning_rates is empty"),
     (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
     (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
-    (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
     (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
     (lambda: replace(SMALL, descent=Descent((0.1,))), "20 batches and 1 learning rates"),
     (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(387,\); the module has 388 parameters"),
@@ -426,15 +404,11 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
     (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
     (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
     (lambda: drawn(task_of(labels=CANARIES.labels[:3])), "3 canaries cannot be split into halves"),
-    (lambda: drawn(batch_size=89), "batch_size 89 is more than the 80 records and 8 inserted"),
-    (lambda: drawn(batch_size=0), "batch_size is 0"),
-    (lambda: optimised(step_size=0.0), "step_size is 0.0"),
-    (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
+    (lambda: canary_set(batch_size=11), "batch_size 11 is more than the 8 records and 2 inserted"),
     (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
     (lambda: optimised(upper=CANARIES.features[3:].max() - 1e-3), "starts outside the limits"),
     (lambda: optimised(lower=np.zeros((6, 5))), r"lower has shape \(6, 5\), .* \(1, 6, 6\)"),
     (lambda: smoothness(SMALL, 0 * PIXELS, 0.1), "the direction changes nothing"),
-    (lambda: smoothness(SMALL, PIXELS, 0.0), "step_size is 0.0"),
     (lambda: resnet9(width=0), "width is 0; ResNet-9 needs an even one"),
     (lambda: resnet9(width=3), "width is 3; ResNet-9 needs an even one"),
 ])  # fmt: skip
