@@ -228,6 +228,7 @@ WRONG_FILES = [
     ("cifar10", "a.tgz", cifar10({"data_batch_1.bin": bytes(3072)}), "no multiple of 3073"),
     ("cifar10", "a.npz", zipped_arrays(images=TRAINING["images"]), "has no array labels"),
     ("cifar10", "a.npz", wrong_images(images=IMAGES[:3]), "uint8 of shape (3, 3, 32, 32)"),
+    ("cifar10", "a.npz", wrong_images(images=np.zeros((3, 32, 32, 3))), "not float64"),
     ("cifar10", "a.npz", wrong_images(labels=[0, 10, 1]), "record 1 has label 10"),
     ("sst2", "a.tsv", "label\tsentence\n1\tgood\n0\tbad\tvery\n", "line 3 has 3 columns"),
     ("sst2", "a.tsv", "phrase\tmood\ngood\t1\nbad\t0\n", "line 1: the label must be 0 or 1"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpcanary.data.record_source import Source
-from dpcanary.data.records import Records, Split, integer_labels
+from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
 
 FEATURES = [[0.5, -1.0], [2.0, 3.0], [0.0, 1.5]]
@@ -83,12 +83,3 @@ def test_labels_that_are_fractions_are_numbers_and_no_classes():
     assert (records.labels.dtype, records.has_classes) == (np.float32, False)
     np.testing.assert_array_equal(records.labels, np.float32([-0.5, 1e6, 2.0]))
     assert records[1:].num_classes == 1
-
-
-def test_integer_labels_of_any_shape_say_where_they_are_wrong():
-    found = integer_labels("file x.npz", np.array([[0, 3], [1, 2]], np.uint16))
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, [[0, 3], [1, 2]])
-    for wrong in (np.array([0, -1]), np.array([0.0, 1.0]), np.array(["0"])):
-        with pytest.raises(InputError, match=r"^file x\.npz: labels must be integers from 0$"):
-            integer_labels("file x.npz", wrong)
