@@ -530,6 +530,7 @@ REFUSED = cases(
 {sampling: shuffled}                   => canary gradient is not for shuffled batches: use canary wo
 {worlds: coins}                        => worlds coins needs num_slots above 1
 {looks: [9, 10]}                       => looks must be even numbers of runs that rise
+{looks: [10, 4]}                       => looks must be even numbers of runs that rise
 {looks: [4, 8]}                        => num_runs 10 must be one of the looks
 {looks: [10], num_slots: 2}            => looks are for audits with one slot
 """,

@@ -239,9 +239,6 @@ def test_headers_and_shapes_are_read_alone(tmp_path):
     assert [files.shape_in_npz(path, name) for name in "xy"] == [(3, 2, 5), (4,)]
     with pytest.raises(InputError, match="has no array 'z'"):
         files.shape_in_npz(path, "z")
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="is not a whole"):
-        files.shape_in_npz(path, "x")
     np.savez(path, x=np.arange(4))
     for read in (files.read_header, files.read_arrays):
         with pytest.raises(InputError, match="was not written by dpcanary"):
