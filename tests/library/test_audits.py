@@ -34,11 +34,11 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("counts", "num_records", "expected"), [
-    ((30, 31), None, (30, True)), ((5, 55), None, (30, False)), ((30, 30), 10, (10, True)),
+    ((31, 31), None, (30, True)), ((5, 55), None, (30, False)), ((30, 30), 10, (10, True)),
     ((30, 30), 11, (11, False)),
 ])  # fmt: skip
 def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected):
-    source, features = str(tmp_path / "Own data.csv"), np.random.default_rng(0).normal(size=(61, 3))
+    source, features = str(tmp_path / "Own data.csv"), np.random.default_rng(0).normal(size=(62, 3))
     labels = np.repeat(["x", "y"], counts)
     table = pd.DataFrame(features[: len(labels)], columns=["a", "b", "c"]).assign(kind=labels)
     table.to_csv(source, index=False)
