@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,24 +33,19 @@ KEYS = {
 }  # fmt: skip
 
 
-def table(tmp_path: Path, counts: dict[str, int]) -> str:
-    labels = np.repeat([*counts], [*counts.values()])
-    features = np.random.default_rng(0).normal(size=(len(labels), 3))
-    frame = pd.DataFrame(features, columns=["a", "b", "c"]).assign(kind=labels)
-    frame.to_csv(tmp_path / "Own data.csv", index=False)
-    return str(tmp_path / "Own data.csv")
-
-
 @pytest.mark.parametrize(("counts", "num_records", "expected"), [
-    ({"x": 30, "y": 31}, None, (30, True)), ({"x": 5, "y": 55}, None, (30, False)),
-    ({"x": 30, "y": 30}, 10, (10, True)), ({"x": 30, "y": 30}, 11, (11, False)),
+    ((31, 31), None, (30, True)), ((5, 55), None, (30, False)), ((30, 30), 10, (10, True)),
+    ((30, 30), 11, (11, False)),
 ])  # fmt: skip
 def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected):
-    source = table(tmp_path, counts)
+    source, features = str(tmp_path / "Own data.csv"), np.random.default_rng(0).normal(size=(62, 3))
+    labels = np.repeat(["x", "y"], counts)
+    table = pd.DataFrame(features[: len(labels)], columns=["a", "b", "c"]).assign(kind=labels)
+    table.to_csv(source, index=False)
     found = read_source(source, label_column="kind")
     data = audited_data(found, source=source, label_column="kind", num_records=num_records)
     assert (data.num_records, data.balanced) == expected
-    assert f"{sum(counts.values())} records x 3 features, 2 classes (x, y)" in data.described
+    assert f"{sum(counts)} records x 3 features, 2 classes (x, y)" in data.described
     config = config_of(data, name=name_of(source), shared=SHARED, keys=KEYS)
     assert config["experiment"] == "own-data"
     assert config["datasets"]["data"]["label_column"] == "kind"
@@ -78,13 +72,8 @@ def test_many_canaries_in_a_model_get_a_rule_that_needs_no_independence(num_runs
 
 
 def test_sources_and_numbers_that_cannot_be_audited_here_are_named():
-    for source, message in [
-        ("cifar10", "source cifar10 is downloaded"),
-        ("digit", "did you mean 'digits'"),
-        ("none.csv", "none.csv does not exist"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            read_source(source)
+    with pytest.raises(InputError, match="source cifar10 is downloaded"):
+        read_source("cifar10")
     digits = read_source("digits")
     for count in (0, -3, 1796, 5000):
         with pytest.raises(InputError, match=f"num_records is {count}; of the 1797 records"):
@@ -108,19 +97,10 @@ def test_arrays_are_written_once(tmp_path):
         written = load_source(str(path)).training
         np.testing.assert_array_equal(written.features, arrays[0])
         np.testing.assert_array_equal(written.labels, arrays[1])
-
-
-def test_labels_of_arrays_are_what_a_file_may_have():
-    features = np.zeros((9, 2))
-    classes = source_of_arrays(features, np.array([0.0, 1.0, 2.0] * 3)).training.labels
-    assert (classes.dtype, classes.tolist()) == (np.int64, [0, 1, 2] * 3)
-    for labels, message in [
-        ([0.5, 1.0, 2.0] * 3, "labels: labels must be integers from 0"),
-        (np.array([0, 1, 2] * 3) + 10**13, "no record has label 0"),
-        ([1] * 9, "all records have the same label"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            source_of_arrays(features, labels)
+    classes = source_of_arrays(features, labels / 1.0).training.labels
+    assert (classes.dtype, classes.tolist()) == (np.int64, labels.tolist())
+    with pytest.raises(InputError, match="all records have the same label"):
+        source_of_arrays(features, [1] * 6)
 
 
 def test_a_preparation_of_another_run_is_not_replaced(tmp_path):
@@ -174,10 +154,8 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
 
 
 def test_options_that_only_look_print_no_results():
-    for option in ("--dry-run", "-n", "-nq", "--dag", "--report=x.html", "--summary"):
-        assert _only_looks(option), option
-    for option in ("--cores", "-k", "--quiet", "-p"):
-        assert not _only_looks(option), option
+    assert all(map(_only_looks, ("--dry-run", "-n", "-nq", "--dag", "--report=x", "--summary")))
+    assert not any(map(_only_looks, ("--cores", "-k", "--quiet", "-p")))
 
 
 def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch):
@@ -190,14 +168,6 @@ def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch
     assert written == {"config.yaml", "config.schema.json", "README.md", ".gitignore"}
     with pytest.raises(InputError, match=r"already has config\.yaml"):
         run.invoke(app, ["init", "study"], catch_exceptions=False)
-
-
-def test_a_script_beside_the_clone_imports_the_package(tmp_path):
-    """Where a folder named dpcanary without Python files stands beside the script."""
-    (tmp_path / "dpcanary/docs").mkdir(parents=True)
-    (tmp_path / "script.py").write_text("import dpcanary; print(dpcanary.accounting.gdp_mu)\n")
-    printed = subprocess.check_output([sys.executable, "script.py"], cwd=tmp_path, text=True)
-    assert "gdp_mu" in printed
 
 
 @pytest.fixture
@@ -230,24 +200,20 @@ def test_what_an_audit_takes_is_said_before_it_starts(begun):
     """2,000 models of 5 s on two cores: 83 minutes, and some seconds for all else."""
     said = audited("--cores", "2")
     [config] = begun
-    jobs, models, hours = re.search(
-        r"Ahead: (\d+) jobs and ([\d,]+) models: about ([\d.]+) h with", said
-    ).groups()
+    ahead = r"Ahead: (\d+) jobs and 2,000 models: about ([\d.]+) h with"
+    jobs, hours = re.search(ahead, said).groups()
     listed = JobList(parse_experiment(config), folder=None, device="cpu").table
     assert int(jobs) == listed["jobs"].sum()
-    assert models == "2,000"
     assert float(hours) == pytest.approx(2000 * 5 / 2 / 3600, rel=0.12)
     assert "with 2 cores, if nothing else runs" in said
     assert "--quick trains 100 models" in said
     assert config["experiment"] == "digits"
-
-
-def test_an_audit_that_has_trained_models_goes_on_without_a_word(begun):
+    # One that has trained models goes on without a word.
     shard = Path("results/digits/shards/audit-gradient/00000.npz")
     shard.parent.mkdir(parents=True)
     shard.touch()
     assert "Ahead" not in audited()
-    assert len(begun) == 1
+    assert len(begun) == 2
 
 
 def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
@@ -259,35 +225,27 @@ def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     minutes = re.search(r"100 models: about ([\d.]+) min", said)[1]
     assert float(minutes) == pytest.approx(100 * 5 / 2 / 60, abs=1.0)
     # As `dpcanary estimate` of scores that never err.
-    world0_scores, world1_scores = np.full(50, 1.0), np.full(50, 0.0)
+    scores = {"world0_scores": np.full(50, 1.0), "world1_scores": np.full(50, 0.0)}
     known = {"delta": 1e-5, "significance": 0.1, "threshold_rule": "combined"}
-    bound = estimate_epsilon(world0_scores=world0_scores, world1_scores=world1_scores, **known)
-    shown = re.search(
-        r"100 models show an epsilon of ([\d.]+) at delta 1e-05.*rule combined, conversion gdp,"
-        r" significance 0\.1",
-        said,
-    )
-    assert float(shown[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
+    bound = estimate_epsilon(**scores, **known)
+    shown = r"show an epsilon of ([\d.]+) at delta 1e-05.*rule combined, .* gdp, significance 0\.1"
+    assert float(re.search(shown, said)[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
     assert "--quick" not in said
-
-
-def test_a_quick_audit_takes_other_canaries_and_no_other_number(begun):
+    # It takes other canaries, and no other number.
     audited("--quick", "--canary", "natural", "--name", "mine")
-    assert begun[0]["audits"]["audit"]["canary"] == "natural"
-    assert begun[0]["experiment"] == "mine"
+    assert begun[1]["audits"]["audit"]["canary"] == "natural"
+    assert begun[1]["experiment"] == "mine"
     assert "give --num-runs or --quick, not both" in audited("--quick", "--num-runs", "1000")
-    assert len(begun) == 1
+    assert len(begun) == 2
 
 
 def test_batches_and_epochs_are_of_the_private_records(begun):
     """As in `dpcanary account`: 7 passes over 800 records in Poisson samples of 60 on average."""
     audited("--num-records", "800", "--batch-size", "60", steps=("--epochs", "7"))
-    audit = begun[0]["audits"]["audit"]
-    assert audit["sample_rate"] == 0.075
-    assert audit["num_steps"] == 94  # 93.3: a part of a step counts
     audited("--sample-rate", "0.5", steps=("--epochs", "7"))
-    assert begun[1]["audits"]["audit"]["num_steps"] == 14
-    assert begun[1]["audits"]["audit"]["sample_rate"] == 0.5
+    made = [config["audits"]["audit"] for config in begun]
+    # 93.3 steps, of which a part counts.
+    assert [(one["sample_rate"], one["num_steps"]) for one in made] == [(0.075, 94), (0.5, 14)]
     for options, steps, message in (
         (["--batch-size", "60", "--sample-rate", "1.0"], ("--epochs", "7"), "or --batch-size, not"),
         (["--epochs", "7"], ("--num-steps", "3"), "give either --num-steps or --epochs"),

@@ -4,7 +4,7 @@ import copy
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,18 +13,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.audit_noise import NoiseStage
+from dpcanary.adversaries import adversary_settings as crafted
 from dpcanary.adversaries.adversary import Score
-from dpcanary.adversaries.adversary_settings import (
-    CraftingStage,
-    DrawingStage,
-    MetagradientSettings,
-    MetagradientStage,
-)
+from dpcanary.adversaries.adversary_settings import CraftingStage, DrawingStage, MetagradientStage
 from dpcanary.adversaries.catalogue import BUILT_IN, adversaries, adversary
 from dpcanary.audits.release_making import released_config
 from dpcanary.core.setting_fields import ClosedModel, UsedIf, metadata_of
@@ -65,10 +59,13 @@ SECRETS = {
     "canary": "secret", "dataset": None, "num_candidates": 9, "num_slots": 4, "num_runs": 1,
     "threshold_rules": ["split"],
 }  # fmt: skip
+OF_NUMBERS = {"source": "mine.csv", "num_records": 100, "label_kind": "numbers"}
+NUMBERS = {"datasets": {"digits": OF_NUMBERS}, "loss": "squared_error", "canary": "natural"}
 TARGET = {"noise_multiplier": None, "target_epsilon": 1.0}
 BASES = {
     "audit": {}, "slots": {"num_slots": 8, "worlds": "coins"}, "shuffled": SHUFFLED,
     "landscape": LANDSCAPE, "fixed": FIXED, "drawn": DRAWN, "target": TARGET, "secrets": SECRETS,
+    "numbers": NUMBERS,
 }  # fmt: skip
 
 
@@ -103,10 +100,9 @@ def test_lists_sweep_and_name_the_audits_with_all_digits():
     names = names_of(noise_multiplier=noises, num_steps=[1_000_000, 500], learning_rate=[1e-05])
     each = [(sigma, steps) for sigma in noises for steps in (1_000_000, 500)]
     assert names == [f"steps-sigma{sigma}-T{steps}-lr0.00001" for sigma, steps in each]
-    sizes = {"model": "mlp", "hidden_sizes": [[8, 4], [16]], "optimizer": ["sgd", "adam"]}
-    assert names_of(**sizes) == [
-        f"steps-hidden_sizes{size}-{name}" for size in ("8x4", "16") for name in ("sgd", "adam")
-    ]
+    sizes = names_of(model="mlp", hidden_sizes=[[8, 4], [16]], optimizer=["sgd", "adam"])
+    assert sizes == [f"steps-hidden_sizes{s}-{o}" for s in ("8x4", "16") for o in ("sgd", "adam")]
+    # A list of numbers is one value of a key that takes a list.
     assert names_of(looks=[4, 8, 10]) == ["steps"]
     assert len(names_of(looks=[[4, 10], [8, 10]])) == 2
     [audit] = parsed(model="mlp", hidden_sizes=[8, 4]).audits.values()
@@ -152,23 +148,10 @@ def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
     assert names_of(num_slots=[1, 2]) == ["steps-K1", "steps-K2"]
 
 
-def test_where_labels_are_numbers_scores_are_losses_and_the_dataset_says_so():
-    own = {"source": "mine.csv", "label_kind": "numbers"}
-    numbers = {"datasets": {"digits": DATASETS["digits"] | own}}
+def test_where_labels_are_numbers_scores_are_losses():
     for canary, score in (("mislabeled", "loss"), ("gradient", "coordinate"), ("loss", "loss")):
-        audits = parsed(numbers, loss="squared_error", canary=canary).audits
-        assert audits["steps"].score == score
+        assert parsed(**NUMBERS | {"canary": canary}).audits["steps"].score == score
     assert parsed(canary="mislabeled", loss="logistic").audits["steps"].score == "logit_difference"
-    squared = {"loss": "squared_error", "canary": "natural"}
-    for top, changes, message in (
-        ({}, squared, "loss: squared_error needs labels that are numbers: set label_kind: numbers"),
-        (numbers, {}, "loss: cross_entropy needs labels that are classes: set label_kind: classes"),
-        (numbers, squared | {"score": "logit_difference"}, "classes, not numbers; use score loss"),
-        (numbers, squared | {"canary": "metagradient", "num_slots": 2}, "optimises cross-entropy"),
-        (numbers | {"figures": {"f": {"kind": "test_accuracy", "sweeps": ["steps"]}}}, squared,
-         "audit steps has no test accuracy: its labels are numbers"),
-    ):  # fmt: skip
-        assert message in "\n".join(refusal(config(top, **changes)))
 
 
 def test_only_insertions_are_accounted():
@@ -211,15 +194,10 @@ def test_defaults_of_processes_follow_their_sampling_and_adjacency():
 
 
 def test_steps_are_equal_for_plain_gradient_descent():
-    for changes, expected in [
-        ({}, True),
-        (DRAWN, True),
-        ({"optimizer": "momentum"}, False),
-        ({"optimizer": "adam"}, False),
-        ({"learning_rate_schedule": "linear"}, False),
-    ]:
+    other = ({"optimizer": "momentum"}, {"learning_rate_schedule": "linear"})
+    for changes in ({}, DRAWN, *other):
         accounting = parsed(**changes).stage(AccountingStage, audit="steps")
-        assert accounting.has_equal_steps is expected, changes
+        assert accounting.has_equal_steps is (changes not in other), changes
 
 
 def two_scores(monkeypatch: pytest.MonkeyPatch, observes: str) -> None:
@@ -329,55 +307,25 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
         assert (released.settings.observations, released.audits) == ("released", experiment.audits)
 
 
-NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
-
-
-@settings(max_examples=8)
-@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), data=st.data())
-def test_renaming_audits_changes_no_setting(names, data):
-    contexts = data.draw(st.lists(st.sampled_from([*CONTEXTS]), min_size=3, max_size=3))
-
-    def stages(names: list[str]) -> list[dict[str, str]]:
-        audits = {name: CONTEXTS[of] for name, of in zip(names, contexts, strict=True)}
-        experiment = parse_experiment({**GOOD, "audits": audits})
-        return [stages_of(experiment, name) for name in names]
-
-    assert stages(names) == stages(["a", "b", "c"])
-
-
-def another(declared: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    """A value of a key, by its schema, that is not the default."""
-    if "$ref" in declared:
-        inner = definitions[declared["$ref"].rpartition("/")[2]]
-        return another(inner | {"default": declared.get("default")}, definitions)
-    if choices := declared.get("anyOf"):
-        return another(choices[0] | {"default": declared.get("default")}, definitions)
-    default = declared.get("default")
-    if "enum" in declared:
-        return [name for name in declared["enum"] if name != default][-1]
-    if declared["type"] == "array":
-        return [6, 10]
-    if declared["type"] == "object":
-        required = declared.get("required", ())
-        fields = {"num_steps": 7} if "num_steps" in required else {"num_steps": 7, "batch_size": 8}
-        return fields | {"learning_rate": 0.5}
-    return (default or 2) + 2 if declared["type"] == "integer" else (default or 0.5) * 0.75
-
-
-# What the schema does not say: names of catalogues, and values that only go with others.
+# A value of each key, which is not its default.
 OTHER = {
-    "canary": "random_dimension", "score": "likelihood_ratio", "dataset": "others",
-    "model": "convnet", "num_steps": 40, "num_runs": 12, "record_every": 20, "batch_size": 10,
-    "batches_per_pass": 2, "canary_period": 10, "num_slots": 6, "worlds": "halves",
-    "other_records": "zero", "loss": "binary_cross_entropy",
+    "canary": "random_dimension", "score": "likelihood_ratio", "dataset": "others", "seed": 4,
+    "model": "convnet", "hidden_sizes": [6, 10], "activation": "sigmoid", "width": 66,
+    "logit_scale": 0.09, "initial_weights": "xavier", "initialisation": "per_run",
+    "pretraining": {"num_steps": 7, "learning_rate": 0.5}, "loss": "binary_cross_entropy",
+    "optimizer": "adam", "momentum": 0.7, "learning_rate": 0.007, "max_grad_norm": 0.75,
+    "learning_rate_schedule": "cosine", "sample_rate": 0.75, "batch_size": 10,
+    "batches_per_pass": 2, "canary_period": 10, "adjacency": "zero_out", "num_steps": 40,
+    "augmentation_multiplicity": 4, "noise_multiplier": 0.4, "target_epsilon": 0.4,
+    "num_candidates": 4, "num_copies": 3, "other_records": "zero", "landscape": "converging",
+    "landscape_threshold": 0.4, "metagradient": {"num_steps": 7, "batch_size": 8},
+    "crafting_steps": 5002, "crafting_step_size": 0.007, "simulation": "noisy",
+    "ranking": "final_model", "num_simulations": 6, "num_slots": 6, "worlds": "halves",
+    "num_runs": 12, "num_repeats": 3, "looks": [6, 10], "record_every": 20,
+    "runs_per_shard": 502, "runs_at_once": 4,
 }  # fmt: skip
 # Of which records and how many models at once are trained, in which jobs: no setting of a stage.
 OF_NO_STAGE = {"dataset", "runs_per_shard", "runs_at_once"}
-
-
-def other_value(key: str) -> Any:
-    own = Audit.model_json_schema()
-    return OTHER[key] if key in OTHER else another(own["properties"][key], own["$defs"])
 
 
 @cache
@@ -398,7 +346,7 @@ def stages_with(change: dict[str, Any], **contexts: str) -> dict[str, dict[str, 
 @pytest.mark.parametrize("key", [key for key in Audit.model_fields if key != "sampling"])
 def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
     """Sweeps share keys, and a change of a key reruns only the jobs that use it."""
-    change, use = {key: other_value(key)}, metadata_of(Audit, UsedIf).get(key)
+    change, use = {key: OTHER[key]}, metadata_of(Audit, UsedIf).get(key)
     audits = parse_experiment({**GOOD, "audits": CONTEXTS}).audits
     unused = [name for name in CONTEXTS if use and not use.condition(audits[name])]
     users, changed, run = [], set(), set()
@@ -420,21 +368,18 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
         assert f"audits.other: {key}: its canary, model and opt" in refused
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "jobs"),
-    [
-        ("experiment", "other", ""),
-        ("device", "auto", ""),
-        ("data_folder", "/data", ""),
-        ("significance", 0.2, "EstimationStage"),
-        ("threshold_rules", ["split"], "EstimationStage"),
-        ("conversions", ["gdp", "direct"], "EstimationStage"),
-        ("independent", "slots", "EstimationStage"),
-        ("guessed_share", 0.75, "EstimationStage"),
-        ("delta", 1e-6, "AccountingStage EstimationStage"),
-        ("seed", 5, "ReferenceStage CraftingStage MetagradientStage ScoringStage TrainingStage"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "jobs"), [
+    ("experiment", "other", ""),
+    ("device", "auto", ""),
+    ("data_folder", "/data", ""),
+    ("significance", 0.2, "EstimationStage"),
+    ("threshold_rules", ["split"], "EstimationStage"),
+    ("conversions", ["gdp", "direct"], "EstimationStage"),
+    ("independent", "slots", "EstimationStage"),
+    ("guessed_share", 0.75, "EstimationStage"),
+    ("delta", 1e-6, "AccountingStage EstimationStage"),
+    ("seed", 5, "ReferenceStage CraftingStage MetagradientStage ScoringStage TrainingStage"),
+])  # fmt: skip
 def test_settings_of_the_experiment_change_the_jobs_that_use_them(key, value, jobs):
     """Delta moves the noise where it is calibrated, and an audit's own seed keeps its canaries."""
     for own in ({}, TARGET | {"seed": 3}):
@@ -445,57 +390,50 @@ def test_settings_of_the_experiment_change_the_jobs_that_use_them(key, value, jo
         assert changed == expected - ({"MetagradientStage"} if own else set())
 
 
-@pytest.mark.parametrize("key", [*Dataset.model_fields, "seed"])
-def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
-    dataset = {"source": "purchase100_synthetic", "num_records": 40, "encoder": "e"}
-    other = {
-        "source": "digits", "label_column": "b", "max_records": 90, "sha256": ["a" * 64],
-        "num_test": 7, "num_records": 50, "balanced": False, "num_auxiliary": 9, "encoder": "f",
-        "encoder_revision": "r", "label_kind": "numbers", "standardised": False,
-        "preparation": "p.yaml", "image_size": 32,
+def test_keys_of_datasets_reach_the_jobs_that_read_them():
+    photos = {
+        "source": "photos/", "image_size": 32, "num_records": 50, "max_records": 90, "num_test": 7,
+        "sha256": ["a" * 64], "num_auxiliary": 9, "encoder": "f", "encoder_revision": "r",
     }  # fmt: skip
-    if key in ("preparation", "image_size", "label_kind"):
-        dataset = dataset | {"source": "photos/" if key == "image_size" else "mine.csv"}
-    change = {key: other[key]} if key in other else {}
-    audit = AUDIT | ({"loss": "squared_error"} if key == "label_kind" else {})
+    table = {
+        "source": "mine.csv", "label_column": "b", "label_kind": "numbers", "balanced": False,
+        "standardised": False, "preparation": "p.yaml", "num_records": 40,
+    }  # fmt: skip
+    assert {*photos, *table, "files"} == {*Dataset.model_fields}
+    experiment = parsed(
+        {"datasets": {"photos": photos, "table": table}, "seed": 4}, dataset="photos"
+    )
+    for name, dataset in (("photos", photos), ("table", table)):
+        for stage in (DatasetStage, FeaturesStage):
+            if stage is DatasetStage or "encoder" in dataset:
+                made = json.loads(experiment.dataset_stage(stage, dataset=name).to_json())
+                given = dataset | {"seed": 4}
+                assert made.items() >= {k: given[k] for k in made.keys() & given.keys()}.items()
 
-    def stages(change: dict[str, Any], top: dict[str, Any]) -> list[ClosedModel]:
-        of_audit = audit if change else AUDIT
-        data = {"datasets": {"digits": dataset | change}, "audits": {"steps": of_audit}}
-        experiment = parsed({**data, **top})
-        used = (DatasetStage, FeaturesStage)
-        return [experiment.dataset_stage(stage, dataset="digits") for stage in used]
 
-    before, after = stages({}, {}), stages(change, {"seed": 4} if key == "seed" else {})
-    fields = [{*stage.model_fields} for stage in (DatasetStage, FeaturesStage)]
-    assert [a != b for a, b in zip(before, after, strict=True)] == [key in one for one in fields]
-
-
-FIGURE = {"kind": "trade_off", "sweeps": ["steps"]}
-OWNERS: dict[str, tuple[type[ClosedModel], str, dict[str, Any]]] = {
-    "config": (Settings, "config: ", {}),
-    "audit": (Audit, "config: audit steps: ", {}),
-    "dataset": (Dataset, "config: datasets.digits.", DATASETS["digits"]),
-    "figure": (Figure, "config: figures.one.", FIGURE),
+OWNERS: dict[str, tuple[type[ClosedModel], str, str, dict[str, Any]]] = {
+    "config": (Settings, "config: ", "", {}),
+    "audit": (Audit, "config: audit steps: ", "audits steps", {}),
+    "dataset": (Dataset, "config: datasets.digits.", "datasets digits", {}),
+    "figure": (Figure, "config: figures.f.", "figures f", {"kind": "secrets"}),
     "pretraining": (
-        PretrainingSettings, "config: audit steps: pretraining.", {"num_steps": 3}
+        PretrainingSettings, "config: audit steps: pretraining.", "audits steps pretraining",
+        {"num_steps": 3},
     ),
-    "metagradient": (MetagradientSettings, "config: audit steps: metagradient.", {}),
+    "metagradient": (
+        crafted.MetagradientSettings, "config: audit steps: metagradient.",
+        "audits steps metagradient", {},
+    ),
 }  # fmt: skip
-KEYS = [(owner, key) for owner, (model, *_) in OWNERS.items() for key in model.model_fields]
 
 
 def with_key(owner: str, key: str, value: Any) -> dict[str, Any]:
-    mapping = OWNERS[owner][2] | {key: value}
-    if owner == "config":
-        return config(mapping)
-    if owner == "audit":
-        changed = config()
-        changed["audits"]["steps"][key] = value
-        return changed
-    if owner in ("pretraining", "metagradient"):
-        return config(**{owner: mapping})
-    return config({f"{owner}s": {"digits" if owner == "dataset" else "one": mapping}})
+    _, _, path, needed = OWNERS[owner]
+    whole = mapping = config()
+    for name in path.split():
+        mapping = mapping.setdefault(name, {})
+    mapping.update(needed | {key: value})
+    return whole
 
 
 def refusal(changed: dict[str, Any]) -> list[str]:
@@ -506,49 +444,16 @@ def refusal(changed: dict[str, Any]) -> list[str]:
     return []
 
 
-def names_in(declared: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
-    for choice in declared.get("anyOf", []):
-        if names := names_in(choice, definitions):
-            return names
-    if "$ref" in declared:
-        return names_in(definitions[declared["$ref"].rpartition("/")[2]], definitions)
-    return declared.get("enum", [])
-
-
-def limits_of(declared: dict[str, Any], definitions: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """For each limit of a key, by its schema: a value at it or within, and one beyond."""
-    for choice in declared.get("anyOf", []):
-        yield from limits_of(choice, definitions)
-    if declared.get("type") == "array" and "items" in declared:
-        for within, beyond in limits_of(declared["items"], definitions):
-            yield [within], [beyond]
-    if "minimum" in declared:
-        yield declared["minimum"], declared["minimum"] - 1
-    if "maximum" in declared:
-        yield declared["maximum"], declared["maximum"] + 1
-    if "exclusiveMinimum" in declared:
-        yield declared["exclusiveMinimum"] + 1e-9, declared["exclusiveMinimum"]
-    if "exclusiveMaximum" in declared:
-        yield declared["exclusiveMaximum"] - 1e-9, declared["exclusiveMaximum"]
-
-
-@pytest.mark.parametrize(("owner", "key"), KEYS)
-def test_declared_keys_are_named_if_they_are_wrong(owner, key):
-    model, where, _ = OWNERS[owner]
-    [unknown] = [line for line in refusal(with_key(owner, f"{key}x", 1)) if "unknown key" in line]
+@pytest.mark.parametrize("owner", OWNERS)
+def test_declared_keys_are_named_if_they_are_wrong(owner):
+    model, where, *_ = OWNERS[owner]
     head, _, nested = where.rpartition(": ")
-    assert unknown == f"{head}: unknown key '{nested}{key}x'; did you mean '{key}'?"
-    wrong = refusal(with_key(owner, key, {"no": "such"}))
-    starts = (f"{where}{key}", f"{head}: unknown key '{nested}{key}.")
-    assert any(line.startswith(starts) for line in wrong), wrong
-    own = model.model_json_schema()
-    if names := names_in(own["properties"][key], own.get("$defs", {})):
-        [line] = refusal(with_key(owner, key, f"{names[0][:-1]}"))
-        assert line.startswith(f"{where}{key}: unknown name, did you mean '{names[0]}'?")
-    for within, beyond in limits_of(own["properties"][key], own.get("$defs", {})):
-        fine, refused = (refusal(with_key(owner, key, value)) for value in (within, beyond))
-        assert not [line for line in fine if "Input should be" in line]
-        assert re.search(rf"^{re.escape(where)}{key}.*Input should be", "\n".join(refused), re.M)
+    for key in model.model_fields:
+        [unknown] = [line for line in refusal(with_key(owner, f"{key}x", 1)) if "unknown" in line]
+        assert unknown == f"{head}: unknown key '{nested}{key}x'; did you mean '{key}'?"
+        wrong = refusal(with_key(owner, key, {"no": "such"}))
+        starts = (f"{where}{key}", f"{head}: unknown key '{nested}{key}.")
+        assert any(line.startswith(starts) for line in wrong), wrong
 
 
 # Refusals: changes of a config and what the error says of them, one a line
@@ -561,10 +466,9 @@ def cases(**tables: str) -> list[tuple[str, dict[str, Any], str]]:
     ]
 
 
-REFUSED = cases(
+CASES = cases(
     audit="""
 {experiment: ~}                        => config: experiment: is missing
-{experiment: ../up}                    => experiment: String should match pattern
 {delta: 1e-5}                          => delta: Input should be a valid number; YAML reads 1e-5 as
 {significance: "0.05"}                 => in quotes, it is a text: write 0.05
 {significance: 0.000999}               => significance: threshold rule combined needs at least 0.001
@@ -596,8 +500,8 @@ REFUSED = cases(
 {target_epsilon: 1.0}                  => give either noise_multiplier or target_epsilon
 {num_runs: 11}                         => num_runs is 11; it must be even, for two worlds, and at le
 {num_runs: 2}                          => num_runs is 2; it must be even, for two worlds, and at lea
-{num_slots: [2, 1], num_runs: 5}       => config: audit steps-K1: num_runs is 5; it must be even
 {record_every: 30}                     => record_every 30 does not divide num_steps
+{loss: squared_error, canary: natural} => loss: squared_error needs labels that are numbers: set
 {dataset: digit}                       => config: audit steps: dataset: no 'digit'; did you mean 'di
 {dataset: ~}                           => canary gradient needs a dataset
 {score: final_sum}                     => gradient has no score 'final_sum'; known: coordinate, valu
@@ -617,8 +521,16 @@ REFUSED = cases(
 {sampling: shuffled}                   => canary gradient is not for shuffled batches: use canary wo
 {worlds: coins}                        => worlds coins needs num_slots above 1
 {looks: [9, 10]}                       => looks must be even numbers of runs that rise
+{looks: [10, 4]}                       => looks must be even numbers of runs that rise
 {looks: [4, 8]}                        => num_runs 10 must be one of the looks
 {looks: [10], num_slots: 2}            => looks are for audits with one slot
+{significance: 0.001}
+{num_runs: 4}
+{conversions: [subsampled_gaussian], delta: 0.01}
+{conversions: [subsampled_gaussian], delta: 1.2e-11}
+{conversions: [subsampled_gaussian], delta: 1.0e-12, sample_rate: 1.0}
+{threshold_rules: [combined, in_sample], allow_not_valid: true}
+{looks: [4, 10, 20], threshold_rules: [rank_sum]}
 """,
     slots="""
 {worlds: alternate}                    => worlds alternate is for num_slots 1; use coins or halves
@@ -628,11 +540,16 @@ REFUSED = cases(
 {canary: metagradient, num_slots: 3}   => num_slots must be even, not 3
 {canary: metagradient, metagradient: {batch_size: 97}}    => must be at most the 96 records of its t
 {canary: metagradient, num_slots: 100, metagradient: {batch_size: 1}}   => which must be at least on
-{worlds: halves, threshold_rules: [steinke]}              => rule steinke counts right guesses of fa
-{worlds: halves, threshold_rules: [mahloujifar, combined]}              => rule mahloujifar counts
 {worlds: halves, threshold_rules: [combined, steinke]}    => worlds: threshold rule steinke counts r
 {num_runs: 1, threshold_rules: [mahloujifar, combined]}   => threshold rule combined compares the ru
 {threshold_rules: [steinke], conversions: [subsampled_gaussian], adjacency: zero_out} => where they
+{figures: {f: {kind: epsilon_by_runs, sweeps: [steps], num_runs: [1, 5, 10]}}}
+{figures: {f: {kind: models_trained, sweeps: [steps], num_runs: [3, 100]}}}
+{num_slots: 99, num_runs: 5}
+{num_runs: 1, threshold_rules: [mahloujifar]}
+{num_runs: 1, threshold_rules: [combined, mahloujifar], independent: slots}
+{canary: metagradient, metagradient: {batch_size: 96}}
+{threshold_rules: [steinke], conversions: [subsampled_gaussian]}
 """,
     fixed="""
 {sample_rate: 0.5}                     => sampling fixed has no sample_rate
@@ -641,6 +558,9 @@ REFUSED = cases(
 {batch_size: 98, num_slots: 3}         => batch_size: 98 is more than the 97 records that batches ar
 {record_every: 25}                     => canary_period must divide the steps between estimates
 {canary: worst_case, dataset: ~}       => canary worst_case has no batches: sampling must be poisson
+{batch_size: 99}
+{batch_size: 97, num_slots: 3}
+{batch_size: 100, adjacency: zero_out}
 """,
     shuffled="""
 {batches_per_pass: ~}                  => sampling shuffled needs batches_per_pass
@@ -655,26 +575,34 @@ REFUSED = cases(
 {batch_size: ~}                        => canary loss_landscape needs sampling fixed and batch_size
 {canary_period: 1}                     => canary_period: canary loss_landscape enters the first step
 {sample_rate: 0.5}                     => sample_rate: canary loss_landscape enters the first step a
-{adjacency: zero_out}                  => audits adjacency add_remove and substitute, not zero_out
 """,
     secrets="""
-{num_candidates: 1}                    => num_candidates: Input should be greater than or equal to 2
 {num_copies: 2}                        => num_copies above 1 needs sample_rate 1, where copies are
 {worlds: coins}                        => canary secret has several values: drop worlds
-{adjacency: add_remove}                => canary secret audits adjacency substitute, not add_remove
 {looks: [1]}                           => looks are for audits with two worlds
 {canary: gradient, dataset: digits, num_candidates: ~, worlds: candidates} => worlds candidates is f
-{canary: gradient, dataset: digits, num_runs: 10}      => num_candidates: its canary, model and opti
 {rank_rules: [single]}                 => rank rule single is for one secret, and there are 4; add
 {rank_rules: [bits, bits]}             => rank_rules: must not repeat a name
 {rank_rules: [combined]}               => rank_rules.0: unknown name, known: single, mahloujifar, st
 {figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => steps has slots that hold secrets, which
+{sample_rate: 1.0, num_copies: 3}
+{num_slots: 1, rank_rules: [single]}
+{figures: {f: {kind: secrets, sweeps: [steps]}}}
 """,
     target="""
 {target_epsilon: 500.1}                => target_epsilon: 500.1 is more than accountants can compute
 {num_steps: 2, delta: 0.75}            => delta 0.75 alone covers the leak, whatever the noise: the
-{num_steps: 2, delta: 0.8}             => in a batch with probability 0.75; lower delta
 {sample_rate: 1.0e-6, num_steps: 5}    => in a batch with probability 5e-06; lower delta
+{num_steps: 2, delta: 0.7499}
+{target_epsilon: 500.0}
+{sampling: fixed, batch_size: 20, canary_period: 2, sample_rate: ~, delta: 0.99}
+{num_steps: 2, delta: 0.8, target_epsilon: ~, noise_multiplier: 1.0}
+""",
+    numbers="""
+{loss: ~}                               => loss: cross_entropy needs labels that are classes: set l
+{score: logit_difference}               => classes, not numbers; use score loss
+{canary: metagradient, num_slots: 2}    => optimises cross-entropy
+{figures: {f: {kind: test_accuracy, sweeps: [steps]}}}    => audit steps has no test accuracy: its l
 """,
     dataset="""
 {source: cifar}             => or of a folder, which ends with a slash; did you mean 'cifar10'
@@ -687,22 +615,18 @@ REFUSED = cases(
 """,
     figure="""
 {sweeps: [step]}                       => figures.f.sweeps: no 'step'; did you mean 'steps'
-{sweeps: []}                           => a figure of kind epsilon_by_step needs sweeps
 {kind: epsilon_by_runs}                => epsilon_by_runs needs num_runs
 {kind: epsilon_by_runs, num_runs: [4, 20]} => figures.f.num_runs: 20 is more than the 10 runs of aud
 {kind: epsilon_by_runs, num_runs: [4, 5]}  => figures.f.num_runs: 5 must be even, for two worlds, an
 {kind: epsilon_by_runs, num_runs: [2, 4]}  => figures.f.num_runs: 2 must be even, for two worlds, an
-{kind: epsilon_by_setting}             => epsilon_by_setting needs setting
 {kind: adjacency_ratio, sample_rates: [0.5], noise_multipliers: [1.0]}  => has no sweeps
 {kind: trade_off, heuristic: true}     => a figure of kind trade_off has no heuristic
 {kind: test_accuracy, sweeps: [worst]} => worst has no test accuracy: it trains no models
 {kind: gradient_norm}                  => figures.f: no audit of its sweeps has score gradient_norm
-{kind: trade_off, lines: [model]}      => a figure of kind trade_off has no lines
-{kind: privacy_profile, shown: true}  => a figure of kind privacy_profile has no shown
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
-{kind: models_trained, num_runs: [3]}  => figures.f.num_runs: none fits audit steps, which needs eve
+{kind: models_trained, num_runs: [3, 100]} => figures.f.num_runs: none fits audit steps, which ne
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
 {kind: secrets}                        => audit steps has slots in two worlds, which kind secrets d
 {kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which kind privacy_
@@ -710,47 +634,7 @@ REFUSED = cases(
 )
 
 
-ACCEPTED = cases(
-    audit="""
-{significance: 0.5}
-{significance: 0.001}
-{num_runs: 4}
-{conversions: [subsampled_gaussian], delta: 0.01}
-{conversions: [subsampled_gaussian], delta: 1.2e-11}
-{conversions: [subsampled_gaussian], delta: 1.0e-12, sample_rate: 1.0}
-{threshold_rules: [combined, in_sample], allow_not_valid: true}
-{looks: [4, 10, 20], threshold_rules: [rank_sum]}
-{canary: natural, noise_multiplier: 0}
-""",
-    slots="""
-{num_slots: 99, num_runs: 5}
-{num_runs: 1, threshold_rules: [mahloujifar]}
-{num_runs: 1, threshold_rules: [combined, mahloujifar], independent: slots}
-{worlds: halves}
-{canary: metagradient, metagradient: {batch_size: 96}}
-{threshold_rules: [steinke], conversions: [subsampled_gaussian]}
-""",
-    fixed="""
-{batch_size: 99}
-{batch_size: 97, num_slots: 3}
-{batch_size: 100, adjacency: zero_out}
-""",
-    secrets="""
-{}
-{sample_rate: 1.0, num_copies: 3}
-{num_slots: 1, rank_rules: [single]}
-{figures: {f: {kind: secrets, sweeps: [steps]}}}
-""",
-    target="""
-{num_steps: 2, delta: 0.7499}
-{target_epsilon: 500.0}
-{sampling: fixed, batch_size: 20, canary_period: 2, sample_rate: ~, delta: 0.99}
-{num_steps: 2, delta: 0.8, target_epsilon: ~, noise_multiplier: 1.0}
-""",
-)
-
-
-@pytest.mark.parametrize(("base", "changes", "message"), REFUSED + ACCEPTED)
+@pytest.mark.parametrize(("base", "changes", "message"), CASES)
 def test_mistakes_are_named(base, changes, message):
     """And what is just in range, which has no message, is fine."""
     if base == "dataset":
@@ -781,34 +665,18 @@ def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_sam
         assert re.search(rf"figures\.f: .*conversions has no {missing}", refused)
 
 
-def test_figures_take_the_numbers_of_runs_that_fit():
-    slots = {"num_slots": 2, "num_runs": 10}
-    figure = {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [1, 5, 10]}
-    assert parsed(figures={"f": figure}, **slots).settings.figures["f"].num_runs == (1, 5, 10)
-    for changes, fitting in (({"num_runs": 100}, [10, 100]), (slots, [1, 3, 10])):
-        assert parsed(**changes).audits["steps"].fitting([1, 3, 10, 100]) == fitting
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is already in line 1; keep one"),
-        ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is already in line 2"),
-        ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is already in line 1"),
-        ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is already in line 4"),
-        ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
-        ("a:\n\tb: 1\n", "line 2, column 1: found character '\\t'"),
-        ("a: 1\nb: *c\n", "line 2, column 4: found undefined alias 'c'"),
-        ("a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
-        ("a: 1\nb: !foo 2\n", "line 2, column 4: could not determine a constructor"),
-        ("a: 1\n? [b]\n: 1\n", "line 2, column 3: found unhashable key"),
-        ("a: &a\n  b: *a\n", "line 1: holds itself, by an alias; write what it holds"),
-        ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
-        ("", "must hold settings by key"),
-        (b"\xff\xfe\xff", "cannot be read as YAML: 'utf-8' codec"),
-        (None, "does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is already in line 1; keep one"),
+    ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is already in line 2"),
+    ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is already in line 1"),
+    ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is already in line 4"),
+    ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
+    ("a: &a\n  b: *a\n", "line 1: holds itself, by an alias; write what it holds"),
+    ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
+    ("", "must hold settings by key"),
+    (b"\xff\xfe\xff", "cannot be read as YAML: 'utf-8' codec"),
+    (None, "does not exist"),
+])  # fmt: skip
 def test_config_files_that_are_wrong_name_the_line(text, message, tmp_path):
     path = tmp_path / "mine.yaml"
     if text is not None:
@@ -831,38 +699,22 @@ def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path):
     assert time.process_time() - start < 1
 
 
-def test_keys_may_be_shared_by_an_anchor_with_a_sweep_that_uses_them(tmp_path):
-    """Of the other sweep, only what the anchor holds; and merged keys may be overridden."""
-
-    def read(own: str) -> dict[str, Any]:
-        text = (
-            yaml.safe_dump(GOOD)
-            + f"""audits:
-  crafted: &crafted {{canary: crafted_input, sample_rate: 0.5, dataset: digits,
-    noise_multiplier: 2.0, num_steps: 100, num_runs: 10, crafting_steps: 50}}
-  gradient: {{<<: *crafted, canary: gradient, {own}}}
-"""
-        )
-        (tmp_path / "mine.yaml").write_text(text)
-        assert read_config(tmp_path / "mine.yaml") == yaml.safe_load(text)
-        return read_config(tmp_path / "mine.yaml")
-
-    audits = parse_experiment(read("noise_multiplier: 3.0")).audits
-    noises = {name: audit.noise_multiplier for name, audit in audits.items()}
-    assert noises == {"crafted": 2.0, "gradient": 3.0}
-    alone = read("seed: 0")
-    del alone["audits"]["crafted"]
-    for changed in (read("crafting_steps: 60"), alone):
-        assert "audits.gradient: crafting_steps: its canary, mod" in refusal(changed)[-1]
+def test_a_key_may_be_shared_with_a_sweep_that_uses_it():
+    """With its value, as by an anchor of YAML."""
+    crafted = AUDIT | {"canary": "crafted_input", "crafting_steps": 50}
+    gradient = crafted | {"canary": "gradient"}
+    assert parse_experiment(GOOD | {"audits": {"crafted": crafted, "gradient": gradient}}).audits
+    other = {"crafted": crafted, "gradient": gradient | {"crafting_steps": 60}}
+    for audits in (other, {"gradient": gradient}):
+        [refused] = refusal(GOOD | {"audits": audits})
+        assert "audits.gradient: crafting_steps: its canary, mod" in refused
 
 
 def test_resolved_configs_that_are_none_are_named(tmp_path):
     path = tmp_path / "experiment.json"
     for old, new in (('"runs_of_audit"', '"others"'), ('{"steps":"steps"}', "{}")):
         path.write_text(parsed().to_json().replace(old, new))
-        with pytest.raises(
-            InputError, match=f"{path} is not a resolved config of this installation"
-        ):
+        with pytest.raises(InputError, match=f"{path} is not a resolved config of this"):
             read_experiment(path)
     with pytest.raises(InputError, match=r"none\.json does not exist: it is the config of the"):
         read_experiment(tmp_path / "none.json")
@@ -886,12 +738,6 @@ def test_shipped_configs_are_valid_and_admitted_by_the_editors_schema(path):
     jsonschema.validate(content, json.loads((ROOT / "config/schema.json").read_text()))
 
 
-def test_the_demo_is_the_one_that_the_readme_describes():
-    sweeps = parse_experiment(read_config(ROOT / "config/demo.yaml")).sweeps
-    assert len(sweeps["steps"]) == 10
-    assert sum(len(names) for name, names in sweeps.items() if "grid" in name) == 17
-
-
 def test_the_schema_and_the_tables_of_keys_are_current(capsys):
     for options, path in (([], "config/schema.json"), (["--tables"], "docs/keys.md")):
         schema.main(options)
@@ -900,8 +746,9 @@ def test_the_schema_and_the_tables_of_keys_are_current(capsys):
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) \| (.+) \|$", tables, re.MULTILINE)
     keys = [key for model, *_ in OWNERS.values() for key in model.model_fields]
     assert sorted(row[0] for row in rows) == sorted([*keys, "audits"])
-    assert ("num_slots", "integer >= 1", "`1`") in [row[:3] for row in rows]
-    assert ("num_steps", "integer >= 1", "required") in [row[:3] for row in rows]
+    assert {("num_slots", "integer >= 1", "`1`"), ("num_steps", "integer >= 1", "required")} <= {
+        row[:3] for row in rows
+    }
 
 
 def test_the_editors_schema_knows_keys_and_names():

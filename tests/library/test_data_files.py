@@ -50,24 +50,6 @@ def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(known, tmp_path)
     assert Products(seeded).data("mine").origin == origins[2]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".npz"])
-def test_labels_are_numbers_if_the_config_says_so(tmp_path, suffix):
-    labels, path = [-3.5, 4, 1999, 4], tmp_path / f"mine{suffix}"
-    if suffix == ".npz":
-        np.savez(path, features=np.arange(8).reshape(4, 2), labels=labels)
-    else:
-        path.write_text("a,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(labels)))
-    stage = {"source": f"mine{suffix}", "num_records": 2, "seed": 0}
-    source = load_records(DatasetStage(**stage, label_kind="numbers"), files=[path])
-    np.testing.assert_array_equal(source.training.labels, np.float32(labels))
-    assert (source.num_classes, source.class_names) == (1, ())
-    refused = "labels must be integers from 0" if suffix == ".npz" else "not 0, 1, 2, ... "
-    with pytest.raises(InputError, match=refused):
-        load_records(DatasetStage(**stage), files=[path])
-    with pytest.raises(InputError, match="source digits has classes; labels that are numbers"):
-        load_records(DatasetStage(**stage | {"source": "digits"}, label_kind="numbers"), files=[])
-
-
 def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     files = []
     for revision in (None, "a" * 40, "b" * 40):
@@ -92,6 +74,9 @@ def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
     file.write_text(TABLE.replace("8", "9"))
     with pytest.raises(InputError, match=r"mine.csv has sha256 .* must have"):
         load_records(stage, files=[file])
+    known_classes = DatasetStage(source="digits", num_records=2, seed=0, label_kind="numbers")
+    with pytest.raises(InputError, match="source digits has classes; labels that are numbers"):
+        load_records(known_classes, files=[])
 
 
 def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(known, tmp_path):
@@ -111,6 +96,7 @@ def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
     files = DataFiles(one.settings, folder=tmp_path)
     assert files.of("mine") == ["parts", "how.yaml"]
     (tmp_path / "parts/sub").mkdir(parents=True)
+    (tmp_path / "parts/sub.csv").mkdir()
     (tmp_path / "how.yaml").write_text("columns: {}\n")
     origins = []
     for name in ("parts/sub/a.parquet", "parts/sub/b.parquet", "how.yaml"):
@@ -131,21 +117,15 @@ def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
     sources = SourceRules(Products(encoded), DataFiles(encoded.settings, folder=tmp_path))
     [features] = sources.encoded_files("mine")
     assert re.fullmatch(r"resources/features/photos-\w{8}\.npz", features)
-    for source, message in [("how.csv/", "how.csv is no folder"), ("absent/", "does not exist")]:
-        (tmp_path / "how.csv").touch()
-        with pytest.raises(InputError, match=message):
-            DataFiles(experiment(source=source).settings, folder=tmp_path).check()
-
-
-def test_a_missing_file_is_named_with_one_of_a_similar_name(tmp_path):
-    (tmp_path / "mine.csv").write_text(TABLE)
-    (tmp_path / "folder.csv").mkdir()
-    for name, message in [
-        ("mime.csv", r"datasets.mine: mime.csv does not exist, .*did you mean .*mine.csv"),
-        ("folder.csv", "folder.csv is no file"),
+    (tmp_path / "how.csv").touch()
+    for source, message in [
+        ("how.csv/", "how.csv is no folder"),
+        ("absent/", "does not exist"),
+        ("haw.csv", r"datasets.mine: haw.csv does not exist, .*did you mean .*how.csv"),
+        ("parts/sub.csv", "sub.csv is no file"),
     ]:
         with pytest.raises(InputError, match=message):
-            DataFiles(experiment(source=name).settings, folder=tmp_path).check()
+            DataFiles(experiment(source=source).settings, folder=tmp_path).check()
 
 
 def test_the_data_folder_goes_first(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import hashlib
 import http.server
 import json
-import re
 import threading
 from pathlib import Path
 
@@ -94,44 +93,39 @@ def test_a_download_comes_whole_at_another_attempt(get, server, tmp_path, caplog
     assert "256k/256k" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "message", "times"),
-    [
-        ("/good", {"sha256": "0" * 64}, f"sha256 {SHA256}, and 0+ was expected: it was damaged", 1),
-        ("/good", {"size": 5}, "has 256000 bytes, and 5 were expected: it was damaged", 1),
-        ("/truncated", {}, r"broke off after \d+ bytes .*put it into the data folder", 3),
-        ("/truncated", {"sha256": None, "size": None}, "broke off after", 3),
-        ("/missing", {}, "127.0.0.1 refuses: 404 .*download http.* into the data folder", 1),
-        ("/down", {}, "127.0.0.1 refuses: 503", 3),
-        ("/unsafe", {}, "ftp://127.0.0.1/good is not read: only http is safe", 1),
-        ("/gone", {}, "ftp://127.0.0.1/good is not read: only http is safe", 1),
-        ("/good", {"schemes": ("https",)}, "is not read: only https is safe", 0),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "message", "times"), [
+    ("/good", {"sha256": "0" * 64}, f"sha256 {SHA256}, and 0+ was expected: it was damaged", 1),
+    ("/good", {"size": 5}, "has 256000 bytes, and 5 were expected: it was damaged", 1),
+    ("/truncated", {}, r"broke off after \d+ bytes .*put it into the data folder", 3),
+    ("/truncated", {"sha256": None, "size": None}, "broke off after", 3),
+    ("/missing", {}, "127.0.0.1 refuses: 404 .*download http.* into the data folder", 1),
+    ("/down", {}, "127.0.0.1 refuses: 503", 3),
+    ("/unsafe", {}, "ftp://127.0.0.1/good is not read: only http is safe", 1),
+    ("/gone", {}, "ftp://127.0.0.1/good is not read: only http is safe", 1),
+    ("/good", {"schemes": ("https",)}, "is not read: only https is safe", 0),
+])  # fmt: skip
+@pytest.mark.parametrize("before", [{}, {"data.tgz": "before"}])
 def test_a_failing_download_leaves_what_was_there(
-    path, options, message, times, get, server, tmp_path
+    path, options, message, times, before, get, server, tmp_path
 ):
-    for before in ({}, {"data.tgz": "before"}):
-        (tmp_path / "out").mkdir(exist_ok=True)
-        for name, text in before.items():
-            (tmp_path / "out" / name).write_text(text)
-        server.asked.clear()
-        with pytest.raises(InputError, match=message):
-            get(path, **options)
-        assert server.asked == [path] * times
-        assert {file.name: file.read_text() for file in (tmp_path / "out").iterdir()} == before
+    (tmp_path / "out").mkdir()
+    for name, text in before.items():
+        (tmp_path / "out" / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        get(path, **options)
+    assert server.asked == [path] * times
+    assert {file.name: file.read_text() for file in (tmp_path / "out").iterdir()} == before
 
 
 def test_no_network_is_named(get, server, tmp_path):
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as other:
         free = other.server_address[1]
-    with pytest.raises(InputError) as caught:
-        get(port=free)
-    assert re.search(
+    message = (
         r"cannot reach 127.0.0.1 \([^()]*refused\); run again, or download http://127.* yourself "
-        r"and put it into the data folder \(data_folder in the config, .* DPCANARY_DATA\) as data",
-        str(caught.value),
+        r"and put it into the data folder \(data_folder in the config, .* DPCANARY_DATA\) as data"
     )
+    with pytest.raises(InputError, match=message):
+        get(port=free)
     assert server.asked == [*(tmp_path / "out").glob("*")] == []
 
 
@@ -189,18 +183,14 @@ def test_the_catalogue_has_every_source_that_is_downloaded():
     assert (known.filename, known.url, known.checksum) == (entry.file, entry.url, entry.sha256)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: {url: 'https://x', fil: y}", "a.fil: Extra inputs are not permitted"),
-        ("a: {url: 'https://x', file: ../y}", "a.file: String should match"),
-        ("a: {url: x}", "a.url: String should match"),
-        ("a: [", "is not YAML"),
-        ("[]", "should be a valid dictionary"),
-        (TWO_OF_A_NAME, "two sources have the name cal_housing.tgz"),
-        (None, "does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a: {url: 'https://x', fil: y}", "a.fil: Extra inputs are not permitted"),
+    ("a: {url: 'https://x', file: ../y}", "a.file: String should match"),
+    ("a: {url: x}", "a.url: String should match"),
+    ("a: [", "is not YAML"),
+    (TWO_OF_A_NAME, "two sources have the name cal_housing.tgz"),
+    (None, "does not exist"),
+])  # fmt: skip
 def test_a_wrong_catalogue_is_named(tmp_path, text, message):
     path = tmp_path / "catalogue.yaml"
     if text:

@@ -31,6 +31,7 @@ TEXTS = np.array(
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.5}
 SMALL |= {"hidden_size": 16, "intermediate_size": 32}
+MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 
 
 def write_vit(folder: Path) -> Path:
@@ -47,15 +48,15 @@ def write_vit(folder: Path) -> Path:
 def write_sentence_transformer(folder: Path) -> Path:
     """Two layers of width 16, mean pooling, unit length."""
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=5 + len(WORDS), max_position_embeddings=32, **SMALL)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=32, **SMALL)
     BertModel(config).save_pretrained(folder)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
+    vocabulary = {word: index for index, word in enumerate(words)}
     BertTokenizerFast(vocab=vocabulary, model_max_length=32).save_pretrained(folder)
-    modules = []
-    for at, kind in enumerate(("Transformer", "Pooling", "Normalize")):
-        named = {"idx": at, "name": str(at), "path": f"{at}_{kind}" if at else ""}
-        modules.append(named | {"type": f"sentence_transformers.models.{kind}"})
+    modules = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(MODULES.items())
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
@@ -122,8 +123,7 @@ def test_batches_change_rounding_and_threads_nothing(kind, records, request, cap
     assert capfd.readouterr() == ("", "")
     for size in (1, 4):
         counts: list[int] = []
-        options = {"batch_size": size, "on_progress": counts.append}
-        features = extract_features(encoder, records, **options)
+        features = extract_features(encoder, records, batch_size=size, on_progress=counts.append)
         np.testing.assert_allclose(features, whole, rtol=1e-4, atol=1e-5)
         assert (sum(counts), max(counts)) == (len(records), size)
     together = extract_features(encoder, records, batch_size=4, num_threads=4)
@@ -232,11 +232,9 @@ def test_the_first_commit_of_a_model_on_the_hub_is_kept(tmp_path, vit, monkeypat
     assert asked == [("someone/vit", "a" * 40)]
     assert not lock.exists()
     found = find_encoder("someone/vit", lock=lock)
-    assert found.commit == "a" * 40
+    assert (found.commit, found.weights) == ("a" * 40, weights)
     assert read_json(lock) == {"encoder someone/vit": "a" * 40}
     assert find_encoder("someone/vit", lock=lock) == found
-    encoder = load_encoder(found, IMAGES, device=CPU)
-    np.testing.assert_array_equal(extract_features(encoder, IMAGES), encoded(vit, IMAGES))
     commits.append("b" * 40)
     for revision in (None, "main"):
         with pytest.raises(InputError, match="it changed at its source"):
@@ -276,16 +274,14 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     output = run(settings, tmp_path, train, test, encoder=vit, threads=2)
     assert "14/14" in capsys.readouterr().err.replace(".0", "")
     header, arrays = read_arrays(output)
-    shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    own = {"features": (np.float32, (10, 16)), "labels": (np.int64, (10,))}
-    of_test = {"test_features": (np.float32, (4, 16)), "test_labels": (np.int64, (4,))}
-    assert shapes == own | of_test
+    types = {name: array.dtype for name, array in arrays.items()}
+    own = {"features": np.float32, "labels": np.int64}
+    assert types == own | {f"test_{name}": kind for name, kind in own.items()}
     assert header["settings"] == settings.model_dump(mode="json")
     weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
     assert header["encoder"] == {"name": "somebody/vit", "commit": None, "weights": weights}
-    assert header["device"] == "cpu"
+    assert (header["device"], header["seconds"] > 0) == ("cpu", True)
     assert header["software"].keys() >= {"python", "torch", "transformers", "pillow"}
-    assert header["seconds"] > 0
     source = load_records(settings, files=[], features=output)
     assert source.kind == "features"
     for part, images, count in ((source.training, train, 10), (source.test, test, 4)):
@@ -303,19 +299,18 @@ def test_minilm_of_its_package_encodes_texts(tmp_path, attempts):
 
     texts = ["a very funny comedy", "the laughs never stop in this film", "the stock market fell"]
     train = tmp_path / "train.tsv"
-    lines = [f"{text}\t{label}\n" for text, label in zip(texts, (1, 1, 0), strict=True)]
-    train.write_text("".join(["sentence\tlabel\n", *lines]))
+    train.write_text(
+        "".join(f"{text}\t{label}\n" for text, label in zip(texts, "110", strict=True))
+    )
     header, arrays = read_arrays(run(stage("sst2", MINILM_PACKAGE), tmp_path, train))
     # Several public projects state this hash for the hub's model.safetensors.
     digest = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    assert header["encoder"]["name"] == MINILM_PACKAGE
-    assert header["encoder"]["weights"] == {"model.safetensors": digest}
-    assert arrays["labels"].tolist() == [1, 1, 0]
-    features, folder = arrays["features"], find_encoder(MINILM_PACKAGE).folder
-    assert features.shape == (3, 384)
+    known = {"name": MINILM_PACKAGE, "commit": None, "weights": {"model.safetensors": digest}}
+    assert (header["encoder"], arrays["labels"].tolist()) == (known, [1, 1, 0])
+    folder = find_encoder(MINILM_PACKAGE).folder
     itself = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     expected = itself.encode(texts, show_progress_bar=False)
-    np.testing.assert_allclose(features, expected, atol=1e-6)
+    np.testing.assert_allclose(arrays["features"], expected, atol=1e-6)
     assert not attempts
 
 
@@ -328,7 +323,6 @@ def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path
     monkeypatch.undo()
     train = cifar_file(tmp_path / "a.npz", 10)
     output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
-    header, _ = read_arrays(output)
-    assert header["encoder"]["name"] == "somebody/vit"
-    assert header["encoder"]["commit"] == snapshot.name
+    encoder = read_arrays(output)[0]["encoder"]
+    assert (encoder["name"], encoder["commit"]) == ("somebody/vit", snapshot.name)
     assert read_json(lock) == {"encoder somebody/vit": snapshot.name}

@@ -21,16 +21,11 @@ from dpcanary.data.canaries import CanarySet
 from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
 from dpcanary.experiment import products as shared
-from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.papers.boglioni import differentiable_training as trainings
 from dpcanary.papers.boglioni import metagradient_canaries as adversaries
 from dpcanary.papers.boglioni import metagradients as reverse
 from dpcanary.papers.boglioni.differentiable_training import Batch, Descent, Task, Training, trained
-from dpcanary.papers.boglioni.metagradients import (
-    loss_gap_objective,
-    metasmoothness,
-    planned_segments,
-)
+from dpcanary.papers.boglioni.metagradients import loss_gap_objective, planned_segments
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.training_settings import Initialisation
@@ -38,8 +33,7 @@ from dpcanary.training.training_settings import Initialisation
 SHAPE = (1, 6, 6)
 MOMENTUM = {"momentum": 0.8, "weight_decay": 0.02}
 NESTEROV = {**MOMENTUM, "nesterov": True}
-DECAY = {"weight_decay": 0.05}
-OPTIMISERS = {"plain": {}, "decay": DECAY, "momentum": MOMENTUM, "nesterov": NESTEROV}
+OPTIMISERS = {"plain": {}, "momentum": MOMENTUM, "nesterov": NESTEROV}
 
 
 def net() -> nn.Module:
@@ -52,7 +46,6 @@ def net() -> nn.Module:
 
 
 def records(count: int, *, seed: int) -> Records:
-    """Records whose classes have means of their own."""
     means = np.random.default_rng(5).uniform(-0.5, 0.5, (4, *SHAPE))
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 4, count)
@@ -70,7 +63,6 @@ PHOTOS = Records(
 
 
 def task_of(module: nn.Module | None = None, records=DATA, labels=CANARIES.labels) -> Task:
-    """By default, in double precision."""
     return Task(module=module or net().double(), records=records, canary_labels=labels)
 
 
@@ -143,34 +135,6 @@ def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> 
     torch.testing.assert_close(trained(training, PIXELS), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_an_objective_may_be_of_the_model_or_of_the_pixels_alone() -> None:
-    training, inserted = drawn(num_steps=12, **MOMENTUM)
-    gap, model = loss_gap_objective(training.task, inserted), trained(training, PIXELS)
-    direct = gradient_of(training, objective=lambda p, z: gap(model, z)).gradient
-    through = gradient_of(training, objective=lambda p, z: gap(p, PIXELS)).gradient
-    whole = gradient_of(training).gradient
-    torch.testing.assert_close(direct + through, whole, rtol=1e-9, atol=1e-12)
-    assert not through[np.setdiff1d(np.arange(len(PIXELS)), inserted)].any()
-    shares = (part[inserted].flatten(1).norm(dim=1) for part in (through, 0.1 * whole))
-    assert torch.gt(*shares).all()
-
-
-def test_single_precision_of_a_residual_network() -> None:
-    """ResNet-9 in miniature against automatic differentiation in double precision."""
-    torch.manual_seed(0)
-    networks = (resnet9(3, width=4).to(dtype) for dtype in (torch.float32, torch.float64))
-    tasks = (task_of(network, PHOTOS[:8], PHOTOS.labels[8:]) for network in networks)
-    options = {"batch_size": 5, "num_steps": 4, **NESTEROV}
-    single, double = (drawn(task, **options)[0] for task in tasks)
-    pixels = torch.from_numpy(PHOTOS.features[8:])
-    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
-    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
-    of_single = gradient_of(replace(single, start=double.start), pixels)
-    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
-    error = (of_single.gradient.double() - expected).norm() / expected.norm()
-    assert 0 < float(error) < 1e-3
-
-
 def test_memory_and_repetition_change_nothing() -> None:
     training, _ = drawn(task_of(net()), num_steps=12, **NESTEROV)
     pixels, start = PIXELS.float(), training.start.clone()
@@ -222,12 +186,13 @@ def test_every_epoch_has_every_record_once() -> None:
 
 
 LOWER = float(CANARIES.features.min())
+SHORT = {"num_steps": 12, **MOMENTUM}
 
 
 def optimised(**changes: object) -> adversaries.OptimisedCanaries:
     arguments = {
         "module": net(), "records": DATA, "canaries": CANARIES,
-        "descent": drawn(**MOMENTUM)[0].descent, "batch_size": 22, "step_size": 0.3,
+        "descent": drawn(**SHORT)[0].descent, "batch_size": 22, "step_size": 0.3,
         "num_metasteps": 2, "seed": 3, "lower": LOWER, "upper": 1.0,
     }  # fmt: skip
     return adversaries.optimise_canaries(**arguments | changes)
@@ -237,32 +202,29 @@ TASK = task_of(net())
 
 
 def test_a_metastep_moves_every_pixel_against_the_sign_of_its_metagradient() -> None:
-    """Its loss gap is the mean loss of the canaries that are out minus that of those in."""
-    own, pixels = optimised(), PIXELS.float()
+    """Its loss gap is the mean loss of the canaries that are out minus that of those in.
+
+    The module and the global stream stay as they are, whatever the memory.
+    """
+    seen: list[adversaries.Metastep] = []
+    module, state = net(), torch.random.get_rng_state()
+    own, pixels = optimised(module=module, progress=seen.append), PIXELS.float()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    np.testing.assert_array_equal(start_of(module), before := start_of(net()))
+    assert task_of(module).module is not module  # which may move to another device
+    assert (tuple(seen), len(seen)) == (own.metasteps, 2)
     for step in own.metasteps:
-        training, inserted = drawn(TASK, seed=3, index=step.index, **MOMENTUM)
+        training, inserted = drawn(TASK, seed=3, index=step.index, **SHORT)
         losses = TASK.losses(trained(training, pixels), pixels, TASK.canary_labels).numpy()
         gap = np.delete(losses, inserted).mean() - losses[inserted].mean()
         assert step.loss_gap == pytest.approx(gap, rel=1e-5)
         pixels = (pixels - 0.3 * gradient_of(training, pixels).gradient.sign()).clamp(LOWER, 1.0)
     np.testing.assert_array_equal(own.canaries.features, pixels.numpy())
     assert (own.canaries.features == LOWER).any()
-    assert len(own.metasteps) == 2
-
-
-def test_a_descent_leaves_the_module_and_the_global_stream_alone_whatever_its_memory() -> None:
-    seen: list[adversaries.Metastep] = []
-    module, state = net(), torch.random.get_rng_state()
-    before = start_of(module)
-    one = optimised(module=module, progress=seen.append)
-    np.testing.assert_array_equal(start_of(module), before)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert task_of(module).module is not module  # which may move to another device
-    assert tuple(seen) == one.metasteps
-    two = optimised(memory_budget=14 * 4 * len(before))
-    np.testing.assert_array_equal(one.canaries.features, two.canaries.features)
-    assert two.metasteps[0].num_replayed > 0 == one.metasteps[0].num_replayed
-    assert one.metasteps[1].loss_gap == two.metasteps[1].loss_gap
+    little = optimised(memory_budget=9 * 4 * len(before))
+    np.testing.assert_array_equal(little.canaries.features, own.canaries.features)
+    assert little.metasteps[0].num_replayed > 0 == own.metasteps[0].num_replayed
+    assert little.metasteps[1].loss_gap == own.metasteps[1].loss_gap
 
 
 def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
@@ -288,7 +250,7 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
 def smoothness(training: Training, direction: Tensor, step_size: float, **changes: object):
     objective = loss_gap_objective(training.task, inserted_in(training))
     known = {"training": training, "pixels": PIXELS, "objective": objective} | changes
-    return metasmoothness(direction=direction, step_size=step_size, **known)
+    return reverse.metasmoothness(direction=direction, step_size=step_size, **known)
 
 
 def test_training_is_smooth_at_small_steps() -> None:
@@ -337,15 +299,6 @@ def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
     return adversaries.optimised_canaries(stage, **known)
 
 
-def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
-    audit = {
-        "canary": "metagradient", "dataset": "d", "adjacency": "add_remove", "model": "convnet",
-        "sample_rate": 1.0, "noise_multiplier": 1.0, "num_steps": 4, "num_runs": 4, "num_slots": 4,
-        **({} if "canary" in changes else {"metagradient": OPTIONS}), **changes,
-    }  # fmt: skip
-    return experiment_of(audit, figures=figures, source="cifar10", num_records=12)
-
-
 def test_they_have_the_targets_and_other_labels_of_mislabeled_canaries() -> None:
     """So that trainings with different sets and the same seed are pairs."""
     split = Split(PHOTOS, PHOTOS[:0], PHOTOS[:0])
@@ -359,16 +312,15 @@ def test_they_have_the_targets_and_other_labels_of_mislabeled_canaries() -> None
 
 def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit() -> None:
     canaries = canary_set(num_metasteps=1)
+    assert canaries.labels == canaries.target_labels
     least, most = (getattr(PHOTOS.features, name)(axis=(0, 2, 3)) for name in ("min", "max"))
-    for canary, label in zip(canaries.canaries, canaries.target_labels, strict=True):
+    for canary in canaries.canaries:
         pixels = canary.features.T
         moved = np.abs(pixels - PHOTOS.features[canary.target].T)
         whole = np.isclose(moved, 0.2, atol=1e-6)
         assert (whole | (pixels == least) | (pixels == most) | (moved == 0)).all()
         assert whole.mean() > 0.8
-        assert canary.label == label
-        assert (least <= pixels).all()
-        assert (most >= pixels).all()
+        assert ((least <= pixels) & (pixels <= most)).all()
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
@@ -381,36 +333,21 @@ def test_the_learning_rate_rises_and_falls() -> None:
 def test_audits_of_other_trainings_share_optimised_canaries() -> None:
     """They depend on data, seed, slots and their own settings, and on nothing else."""
 
-    def name(**changes: object) -> str:
-        [job] = shared.optimised_canaries(experiment(**changes)).audits
-        return job
+    def names(**changes: object) -> list[str]:
+        audit = {
+            "canary": "metagradient", "dataset": "d", "adjacency": "add_remove", "num_runs": 4,
+            "model": "convnet", "sample_rate": 1.0, "noise_multiplier": 1.0, "num_steps": 4,
+            "num_slots": 4, **({} if "canary" in changes else {"metagradient": OPTIONS}), **changes,
+        }  # fmt: skip
+        experiment = experiment_of(audit, source="cifar10", num_records=12)
+        return [*shared.optimised_canaries(experiment).audits]
 
     other_training = {"learning_rate": 0.5, "noise_multiplier": 0.0, "model": "resnet9", "width": 4}
-    assert name() == name(**other_training, augmentation_multiplicity=2)
+    assert names() == names(**other_training, augmentation_multiplicity=2)
     options = OPTIONS | {"num_metasteps": 3}
-    others = [name(seed=4), name(num_slots=6), name(metagradient=options)]
-    assert len({name(), *others}) == 4
-    assert shared.optimised_canaries(experiment(canary="loss")).audits == {}
-    assert adversary("metagradient").optimise
-
-
-OF_RECORDS = {"canary": ["random_record", "loss"]}
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"canary": "random_record", "adjacency": "substitute"}, "add_remove and zero_out, not"),
-    ({"canary": "loss", "metagradient": OPTIONS}, "metagradient: its canary, .* do not use this"),
-    ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
-    ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
-    ({"kind": "canary_sets", **OF_RECORDS, "seed": None}, "give them the same seed"),
-    ({"kind": "epsilon_by_noise", **OF_RECORDS, "noise_multiplier": [0.0, 1.0]}, "without pri"),
-])  # fmt: skip
-def test_configs_that_contradict_the_canaries_are_refused(changes, message):
-    """With a figure of a kind, also what the figure cannot show."""
-    audit = {key: value for key, value in changes.items() if key != "kind"}
-    figures = {"f": {"kind": changes["kind"], "sweeps": ["a"]}} if "kind" in changes else {}
-    with pytest.raises(InputError, match=message):
-        experiment(figures=figures, **audit)
+    others = [names(seed=4), names(num_slots=6), names(metagradient=options)]
+    assert len({name for [name] in (names(), *others)}) == 4
+    assert names(canary="loss") == []
 
 
 NO, NUM_BYTES = np.array([], np.int64), 8 * 388  # of the parameters of `net`
@@ -442,10 +379,8 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
     (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
     (lambda: gradient_of(LATE), "parameters after step 1 of 1 are not finite"),
     (lambda: gradient_of(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
-    (lambda: gradient_of(SMALL, memory_budget=0), "memory_budget is 0"),
     (lambda: gradient_of(SMALL, memory_budget=5 * NUM_BYTES + 1), "holds 5 .* needs at least 11"),
     (lambda: gradient_of(SMALL, PIXELS[:3]), r"\(3, 1, 6, 6\); 16 canaries .* \(1, 6, 6\)"),
-    (lambda: gradient_of(SMALL, PIXELS[..., :3]), r"need shape \(16, 1, 6, 6\)"),
     (lambda: gradient_of(SMALL, PIXELS * np.nan), "not all finite; remove nan"),
     (lambda: gradient_of(SMALL, objective=lambda p, z: z.flatten()),
      r"shape \(576,\); it must be one"),
@@ -455,9 +390,7 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
      "gradient is not finite"),
     (lambda: Descent(()), "learning_rates is empty"),
     (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
-    (lambda: Descent((float("nan"),)), "the learning rate of step 1 is nan"),
     (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
-    (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
     (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
     (lambda: replace(SMALL, descent=Descent((0.1,))), "20 batches and 1 learning rates"),
     (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(387,\); the module has 388 parameters"),
@@ -472,24 +405,14 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
     (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
     (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
     (lambda: drawn(task_of(labels=CANARIES.labels[:3])), "3 canaries cannot be split into halves"),
-    (lambda: drawn(batch_size=89), "batch_size 89 is more than the 80 records and 8 inserted"),
-    (lambda: drawn(batch_size=0), "batch_size is 0"),
-    (lambda: optimised(step_size=0.0), "step_size is 0.0"),
-    (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
+    (lambda: canary_set(batch_size=11), "batch_size 11 is more than the 8 records and 2 inserted"),
     (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
     (lambda: optimised(upper=CANARIES.features[3:].max() - 1e-3), "starts outside the limits"),
     (lambda: optimised(lower=np.zeros((6, 5))), r"lower has shape \(6, 5\), .* \(1, 6, 6\)"),
-    (lambda: optimised(upper=np.ones(5)), r"upper has shape \(5,\), .* record's \(1, 6, 6\)"),
     (lambda: smoothness(SMALL, 0 * PIXELS, 0.1), "the direction changes nothing"),
-    (lambda: smoothness(SMALL, PIXELS, 0.0), "step_size is 0.0"),
     (lambda: resnet9(width=0), "width is 0; ResNet-9 needs an even one"),
     (lambda: resnet9(width=3), "width is 3; ResNet-9 needs an even one"),
 ])  # fmt: skip
 def test_what_is_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
-
-
-def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> None:
-    gradient_of(of(copy.deepcopy(DROPOUT).eval()))
-    gradient_of(SMALL, memory_budget=11 * NUM_BYTES)

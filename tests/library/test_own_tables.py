@@ -5,6 +5,7 @@ Preparations are compared with scikit-learn's transformers, fitted to the advers
 
 import json
 import re
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from typer.testing import CliRunner
 
+from dpcanary.audits import own_preparation
 from dpcanary.audits.own_audit_data import read_source
-from dpcanary.audits.own_preparation import (
-    look_at_source,
-    prepared_source,
-    write_missing_preparations,
-)
+from dpcanary.audits.own_preparation import look_at_source, prepared_source
 from dpcanary.audits.preflight import check_experiment
 from dpcanary.cli import app
 from dpcanary.data.dataset_settings import DatasetStage
@@ -108,11 +106,10 @@ def twin(known: np.ndarray) -> np.ndarray:
 
 
 def test_all_that_is_in_the_way_is_said_at_once(path):
-    with pytest.raises(
-        InputError, match="cannot be used as it is; mend the file, or add --pre"
-    ) as e:
+    message = "cannot be used as it is; mend the file, or add --pre"
+    with pytest.raises(InputError, match=message) as refused:
         read_source("mine.csv", label_column="diagnosis")
-    lines = str(e.value).splitlines()[2:]
+    lines = str(refused.value).splitlines()[2:]
     assert max(map(len, lines)) <= 80
     cells = [re.split(r" {3,}", line.strip()) for line in lines]
     assert [row[:3] for row in cells if len(row) == 4] == [
@@ -127,11 +124,8 @@ def test_all_that_is_in_the_way_is_said_at_once(path):
         ["income", "number", f"{nasty()['income'].isna().sum()} missing"],
         ["site", "constant", "the same in all rows"],
     ]
-    counts = [
-        f"{nasty()['town'].isna().sum()} missing",
-        f"{(nasty()['no'] == 'null').sum()} missing",
-    ]
-    assert {*counts} <= {row[0] for row in cells}
+    missing = nasty()["town"].isna().sum(), (nasty()["no"] == "null").sum()
+    assert {f"{count} missing" for count in missing} <= {row[0] for row in cells}
 
 
 def test_a_preparation_is_scikit_learns_fitted_to_the_adversarys_records(path):
@@ -141,9 +135,6 @@ def test_a_preparation_is_scikit_learns_fitted_to_the_adversarys_records(path):
     np.testing.assert_allclose(found.records.training.features, twin(known), rtol=1e-12)
     np.testing.assert_array_equal(found.records.training.labels, nasty()["diagnosis"] - 1)
     assert found.records.class_names == ("1", "2")
-    # All rows would give others.
-    medians = [nasty()["income"].iloc[rows].median() for rows in (known, slice(None))]
-    assert medians[0] != medians[1]
 
 
 @pytest.mark.parametrize("balanced", [False, True])
@@ -187,14 +178,14 @@ def test_a_missing_cell_changes_no_other_record_of_a_parquet_file(path):
     """In pandas, integers become floats if one of them is missing, and large ones other numbers."""
     table = nasty().astype({"visits": "Int64", "patient_id": "Int64"})
     table["patient_id"] += 2**53
-    before, private = [], roles()["private"]
+    found, private = [], roles()["private"]
     for _ in range(2):
         table.to_parquet("mine.parquet")
-        before.append(prepared(Path("mine.parquet")))
+        found.append(prepared(Path("mine.parquet")))
         table.loc[private, ["visits", "patient_id"]] = pd.NA
-    assert before[0].preparation == before[1].preparation
+    assert found[0].preparation == found[1].preparation
     others = np.setdiff1d(np.arange(ROWS), private)
-    features, changed = (found.records.training.features for found in before)
+    features, changed = (read.records.training.features for read in found)
     np.testing.assert_array_equal(features[others], changed[others])
     assert (features[private] != changed[private]).any()
 
@@ -254,23 +245,20 @@ def test_a_dataset_of_the_workflow_is_prepared_and_standardised_by_the_same_reco
         "noise_multiplier": 1.0, "num_runs": 8,
     }  # fmt: skip
     config = {"experiment": "e", "delta": 1e-5, "seed": SEED, "audits": {"one": audit}}
-    for change in ({"seed": SEED + 1}, {"num_records": 90}, {"num_auxiliary": 30}):
-        top = config | {"datasets": {"mine": keys | change}}
-        top |= {"seed": change["seed"]} if "seed" in change else {}
-        top["datasets"]["mine"].pop("seed", None)
-        with pytest.raises(InputError, match=r"datasets\.mine: .*made from other records than"):
-            check_experiment(parse_experiment(top), device_is_here=True)
+    top = config | {"datasets": {"mine": keys | {"num_auxiliary": 30}}}
+    with pytest.raises(InputError, match=r"datasets\.mine: .*made from other records than"):
+        check_experiment(parse_experiment(top), device_is_here=True)
     written = Path("how.yaml").read_text()
     without = yaml.safe_load(written)
     del without["made_from"]
     Path("how.yaml").write_text(yaml.safe_dump(without))
     check_experiment(parse_experiment(top), device_is_here=True)
     # One that is not there is made, and one that is there is not touched.
-    write_missing_preparations(parse_experiment(top).settings, Path())
+    own_preparation.write_missing_preparations(parse_experiment(top).settings, Path())
     assert Path("how.yaml").read_text() == yaml.safe_dump(without)
     for changed, is_same in ((top, False), (config | {"datasets": {"mine": keys}}, True)):
         Path("how.yaml").unlink()
-        write_missing_preparations(parse_experiment(changed).settings, Path())
+        own_preparation.write_missing_preparations(parse_experiment(changed).settings, Path())
         check_experiment(parse_experiment(changed), device_is_here=True)
         assert (Path("how.yaml").read_text() == written) == is_same
 
@@ -281,9 +269,8 @@ def test_numbers_to_be_predicted_are_left_as_they_are(path):
     with pytest.raises(InputError, match=r"(?s)mend what --prepare .* for regression: --loss"):
         prepared(path)
     found = prepared(path, label_kind="numbers")
-    np.testing.assert_array_equal(
-        found.records.training.labels, table["diagnosis"].astype(np.float32)
-    )
+    labels = table["diagnosis"].astype(np.float32)
+    np.testing.assert_array_equal(found.records.training.labels, labels)
     assert read_preparation_of(found).classes == ()
     with pytest.raises(InputError, match=r"how\.yaml is not for labels of kind classes"):
         load_source("mine.csv", label_column="diagnosis", preparation="how.yaml")
@@ -301,17 +288,12 @@ def test_numbers_to_be_predicted_are_left_as_they_are(path):
     (["2020-01-05 10:11", "2021-11-30 23:59", None] * 9, "date", ["dates"]),
     (pd.date_range("2020-01-01", periods=30), "date", ["dates"]),
     ([None] * 30, "constant", ["empty"]),
-    ([4, None] * 15, "number", ["15 missing"]),
-    (["north", "south"] * 15, "category", ["2 categories"]),
     (["1-3", "4-6", "7-9", "10-12"] * 20, "category", ["4 categories"]),
-    (["1/5", "2/5", "4/5"] * 20, "category", ["3 categories"]),
-    (["3:1", "2:0", "1:1"] * 20, "category", ["3 categories"]),
     (["1.2.3", "1.2.4"] * 20, "category", ["2 categories"]),
     (["2019-2020", "2020-2021"] * 20, "category", ["2 categories"]),
     (["03/2020", "2021-04"] * 20, "date", ["dates"]),
     ([f"{day}.3.21" for day in range(1, 30)] * 3, "date", ["dates"]),
     (["?"] * 97 + ["[0-25)", "[75-100)", "[75-100)"], "category", ["2 categories", "97 missing"]),
-    (["-"] * 97 + ["inf"] * 3, "category", ["1 categories", "97 missing"]),
     (np.random.default_rng(0).permutation(900)[:50], "number", ["differs in all rows"]),
     (np.random.default_rng(0).permutation(60)[:50], "identifier", ["differs in all rows"]),
 ])  # fmt: skip
@@ -359,73 +341,63 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
     assert "column 'visits': 14 whole numbers: classes; if they are counts, for regr" in of_visits
 
 
-SAME = {
-    "gz": lambda table: table.to_csv("a.csv.gz", index=False),
-    "semicolons": lambda table: table.to_csv("a.csv", sep=";", decimal=",", index=False),
-    "tabs": lambda table: table.to_csv("a.tsv", sep="\t", index=False),
-    "marked": lambda table: table.to_csv("a.csv", sep="|", encoding="utf-8-sig", index=False),
-    "parquet": lambda table: table.to_parquet("a.parquet"),
-    "folder": lambda table: write_parts(table),
-}
-
-
 def write_parts(table: pd.DataFrame) -> None:
     Path("a/later").mkdir(parents=True)
     table[:100].to_parquet("a/1.parquet", index=False)
     table[100:].to_parquet("a/later/2.parquet", index=False)
 
 
+SAME = {
+    "gz": lambda table: table.to_csv("a.csv.gz", index=False),
+    "semicolons": lambda table: table.to_csv("a.csv", sep=";", decimal=",", index=False),
+    "tabs": lambda table: table.to_csv("a.tsv", sep="\t", index=False),
+    "marked": lambda table: table.to_csv("a.csv", sep="|", encoding="utf-8-sig", index=False),
+    "parquet": lambda table: table.to_parquet("a.parquet"),
+    "folder": write_parts,
+}
+
+
 @pytest.mark.parametrize("form", SAME)
-@pytest.mark.parametrize("prepares", [False, True])
-def test_a_table_is_the_same_in_each_form(path, form, prepares):
-    table = (
-        nasty().replace({"no": {"null": "nil"}})  # missing in a file of text alone
-        if prepares
-        else nasty()[["smoker", "visits", "diagnosis"]].assign(
-            measured=np.arange(ROWS) / 8, diagnosis=nasty()["diagnosis"] - 1
-        )
-    )
-    table.to_csv(path, index=False)
-    SAME[form](table)
-    [written] = Path().glob("a*")
-
-    def read(source: str):
-        if prepares:
-            return prepared(Path(source)).records.training
-        return read_source(source, label_column="diagnosis").training
-
-    expected, found = read("mine.csv"), read(str(written))
-    np.testing.assert_allclose(found.features, expected.features, rtol=1e-12)
-    np.testing.assert_array_equal(found.labels, expected.labels)
+def test_a_table_is_the_same_in_each_form(path, form):
+    """Prepared or as it is."""
+    plain = nasty()[["smoker", "visits", "diagnosis"]]
+    plain = plain.assign(measured=np.arange(ROWS) / 8, diagnosis=plain["diagnosis"] - 1)
+    to_prepare = nasty().replace({"no": {"null": "nil"}})  # missing in a file of text alone
+    for table, read in (
+        (plain, lambda source: read_source(source, label_column="diagnosis").training),
+        (to_prepare, lambda source: prepared(Path(source)).records.training),
+    ):
+        shutil.rmtree("a", ignore_errors=True)
+        table.to_csv(path, index=False)
+        SAME[form](table)
+        [written] = Path().glob("a*")
+        expected, found = read("mine.csv"), read(str(written))
+        np.testing.assert_allclose(found.features, expected.features, rtol=1e-12)
+        np.testing.assert_array_equal(found.labels, expected.labels)
 
 
 def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    rows = ["1,234", "999", "12,345", "850"]
-    for delimiter in "\t|":
-        lines = [delimiter.join(["income", "label"])]
-        lines += [delimiter.join([income, str(row % 2)]) for row, income in enumerate(rows * 2)]
+
+    def write(*lines: str) -> None:
         Path("mine.csv").write_text("\n".join(lines))
+
+    for delimiter in "\t|":
+        incomes = ["1,234", "999", "12,345", "850"] * 2
+        rows = [f"{income}{delimiter}{row % 2}" for row, income in enumerate(incomes)]
+        write(f"income{delimiter}label", *rows)
         with pytest.raises(InputError, match=r"income +category +4 categories"):
             read_source("mine.csv")
-    Path("mine.csv").write_text(
-        "\n".join(["income;size;label", *["1,234;2,5;0", "9,1;3,125;1"] * 2])
-    )
+    write("income;size;label", *["1,234;2,5;0", "9,1;3,125;1"] * 2)
     assert read_source("mine.csv").training.features[0].tolist() == [1.234, 2.5]
     assert caplog.messages == []
-    Path("mine.csv").write_text("\n".join(["income;size;label", *["1,234;2,5;0", "999;3;1"] * 2]))
-    options = {"label_column": "label", "label_kind": "classes"}
-    for read in (read_source, look_at_source):
-        read("mine.csv", **options)
-        [message] = caplog.messages
-        assert "column 'income': commas are read as decimal points; if they group" in message
-        caplog.clear()
-    Path("mine.csv").write_text("\n".join(["income;size;label", *["1.234;2,5;0", "999;3;1"] * 2]))
-    for read in (read_source, look_at_source):
-        read("mine.csv", **options)
-        [message] = caplog.messages
-        assert "column 'income': points are read as decimal points; if they group" in message
-        caplog.clear()
+    for first, marks in (("1,234;2,5;0", "commas"), ("1.234;2,5;0", "points")):
+        write("income;size;label", *[first, "999;3;1"] * 2)
+        for read in (read_source, look_at_source):
+            read("mine.csv", label_column="label", label_kind="classes")
+            [message] = caplog.messages
+            assert f"column 'income': {marks} are read as decimal points; if they gr" in message
+            caplog.clear()
 
 
 @pytest.mark.parametrize(("labels", "classes"), [
@@ -443,9 +415,12 @@ def test_labels_that_differ_are_different_classes(tmp_path, labels, classes):
 
 
 def test_labels_that_are_missing_or_padded_are_so_in_plain_tables_too(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("a,label\n1,cat\n2, cat\n3,dog\n4,dog\n")
-    assert read_source(str(path)).training.labels.tolist() == [0, 0, 1, 1]
+    path, parquet = tmp_path / "mine.csv", tmp_path / "mine.parquet"
+    path.write_text("a,pet\n1,cat\n2, cat\n3,dog\n4,dog\n")
+    pd.read_csv(path).to_parquet(parquet)
+    for file in (path, parquet):
+        found = read_source(str(file), label_column="pet")
+        assert (found.training.labels.tolist(), found.class_names) == ([0, 0, 1, 1], ("cat", "dog"))
     path.write_text("a,label\n1,cat\n2,?\n3,dog\n4,-\n")
     with pytest.raises(InputError, match=r"2 missing +remove these rows"):
         read_source(str(path))
@@ -479,21 +454,19 @@ def test_a_late_value_of_another_type_does_not_spoil_a_column(tmp_path):
     assert load_source(str(tmp_path / "mine.csv")).training.features[-1, 0] == 2.5
 
 
-@pytest.mark.parametrize(("features", "labels"), [("X", "y"), ("x_train", "y_train")])
 @pytest.mark.parametrize("kind", [bool, np.float32, np.uint8])
-def test_arrays_have_the_names_and_types_of_other_libraries(tmp_path, features, labels, kind):
-    rng = np.random.default_rng(0)
-    numbers, classes = rng.normal(size=(9, 2)), np.array([0, 1, 1] * 3)
-    np.savez(tmp_path / "mine.npz", **{features: numbers, labels: classes.astype(kind)})
-    found = load_source(str(tmp_path / "mine.npz")).training
-    np.testing.assert_array_equal(found.features, numbers)
-    np.testing.assert_array_equal(found.labels, classes)
-    assert found.labels.dtype == np.int64
-    test = {"X_test": numbers[:2] + 1, "y_test": classes[:2]}
-    np.savez(tmp_path / "mine.npz", X=numbers, y=classes, **test)
-    np.testing.assert_array_equal(
-        load_source(str(tmp_path / "mine.npz")).test.features, numbers[:2] + 1
-    )
+def test_arrays_have_the_names_and_types_of_other_libraries(tmp_path, kind):
+    path, numbers = tmp_path / "mine.npz", np.random.default_rng(0).normal(size=(9, 2))
+    classes = np.array([0, 1, 1] * 3)
+    for features, labels in (("X", "y"), ("x_train", "y_train")):
+        test = {"X_test": numbers[:2] + 1, "y_test": classes[:2]} if features == "X" else {}
+        np.savez(path, **{features: numbers, labels: classes.astype(kind)}, **test)
+        found = load_source(str(path))
+        np.testing.assert_array_equal(found.training.features, numbers)
+        np.testing.assert_array_equal(found.training.labels, classes)
+        assert found.training.labels.dtype == np.int64
+        if test:
+            np.testing.assert_array_equal(found.test.features, test["X_test"])
 
 
 def images(folder: str, *, mode: str = "RGB", sizes: tuple[int, ...] = (5,)) -> np.ndarray:
@@ -519,15 +492,9 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog):
     Path("photos/cats/readme.txt").touch()
     read_source("photos/")
     assert caplog.messages == ["photos: 1 files are not images in a class, and are left out"]
-    grey = images("both/train", mode="L")
-    images("both/test", mode="L")
-    found = read_source("both")
-    np.testing.assert_array_equal(found.training.features, grey[:, None])
-    np.testing.assert_array_equal(found.test.features, grey[:, None])
     images("mixed", sizes=(5, 9))
-    with pytest.raises(
-        InputError, match=r"2 sizes, such as 4 x 5 \(2\), 4 x 9 \(2\); set image_si"
-    ):
+    message = r"2 sizes, such as 4 x 5 \(2\), 4 x 9 \(2\); set image_si"
+    with pytest.raises(InputError, match=message):
         read_source("mixed")
     assert read_source("mixed", image_size=6).training.features.shape == (4, 3, 6, 6)
     Path("photos/dogs/1.png").write_bytes(Path("photos/dogs/1.png").read_bytes()[:60])
@@ -551,7 +518,7 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog):
     (["train", "test", "extra"], r"folders of parts \(test, train\) beside others \(extra\)"),
 ])  # fmt: skip
 def test_folders_of_parts(tmp_path, folders, message, caplog):
-    parts = [images(str(tmp_path / folder)).transpose(0, 3, 1, 2) for folder in folders]
+    parts = [images(str(tmp_path / folder), mode="L")[:, None] for folder in folders]
     Image.new("RGB", (4, 5)).save(tmp_path / "sample.png")
     if message:
         with pytest.raises(InputError, match=message):
@@ -609,14 +576,10 @@ def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ("columns: [1]", "how.yaml: columns: Input should be an object"),
-    ("columns: {town: {kind: sort}}", r"how.yaml: columns.town.kind: Input should be 'number'"),
-    ("columns: {town: {kind: category, categories: [no]}}", "categories.0: Input should be a va"),
     ("{", "how.yaml is not a preparation"),
     ("columns: {income: {kind: number, fill: .nan}}", "columns.income.fill: Input should be"),
     ("columns: {income: {kind: number, fill: 1.e+300}}", "columns.income.fill: Input should be"),
     ("columns: {}\nclasses: [x, x, y]", "classes: Value error, a value is there twice"),
-    ("columns: {town: {kind: category, categories: [a, a]}}", "categories: Value error, a value"),
     ("classes: ['1', '2']\ncolumns: {town: {kind: text}}", "column age, income, no, note, pat"),
 ])  # fmt: skip
 def test_preparations_that_are_wrong_are_named(path, change, message):
@@ -637,8 +600,7 @@ def test_a_column_can_be_dropped_by_its_kind_alone(path):
 
 
 def test_a_label_that_the_adversary_does_not_know_is_named(path):
-    private = roles()["private"]
-    table = nasty()
+    private, table = roles()["private"], nasty()
     table.loc[private[:2], "diagnosis"] = 5
     table.to_csv(path, index=False)
     with pytest.raises(InputError, match=rf"2 records have a label .* record {min(private[:2])} "):
@@ -646,9 +608,8 @@ def test_a_label_that_the_adversary_does_not_know_is_named(path):
 
 
 def test_a_look_at_many_columns_is_short(tmp_path):
-    table = pd.DataFrame(
-        {f"column_with_a_long_name_{index}": ["a", "b"] * 9 for index in range(90)}
-    )
+    names = [f"column_with_a_long_name_{index}" for index in range(90)]
+    table = pd.DataFrame(dict.fromkeys(names, ["a", "b"] * 9))
     table.assign(label=[0, 1] * 9).to_csv(tmp_path / "mine.csv", index=False)
     look = look_at_source(str(tmp_path / "mine.csv"), label_column="label", label_kind="classes")
     lines = look.lines()
