@@ -13,6 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.audit_noise import NoiseStage
@@ -305,6 +307,22 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
         named = {"archive": "a.zip", "config": "a.yaml", "sha256": "0" * 64}
         released = parse_experiment(yaml.safe_load(released_config(experiment, **named)))
         assert (released.settings.observations, released.audits) == ("released", experiment.audits)
+
+
+NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
+
+
+@settings(max_examples=8)
+@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), data=st.data())
+def test_renaming_audits_changes_no_setting(names, data):
+    contexts = data.draw(st.lists(st.sampled_from([*CONTEXTS]), min_size=3, max_size=3))
+
+    def stages(names: list[str]) -> list[dict[str, str]]:
+        audits = {name: CONTEXTS[of] for name, of in zip(names, contexts, strict=True)}
+        experiment = parse_experiment({**GOOD, "audits": audits})
+        return [stages_of(experiment, name) for name in names]
+
+    assert stages(names) == stages(["a", "b", "c"])
 
 
 # A value of each key, which is not its default.
