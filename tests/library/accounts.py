@@ -11,11 +11,10 @@ def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> Epsilon
     return account_epsilon(Mechanism(**mechanism), delta=delta, method=method)
 
 
-def uppers_of(
-    *, steps: list[int], delta: float, method: str = "pld", **mechanism: Any
-) -> list[float]:
-    longest = Mechanism(num_steps=max(steps, default=1), **mechanism)
-    return account_epsilon_curve(longest, steps=steps, delta=delta, method=method)
+def upper_of(*, num_steps: int, delta: float, method: str = "pld", **mechanism: Any) -> float:
+    known = Mechanism(num_steps=num_steps, **mechanism)
+    [upper] = account_epsilon_curve(known, steps=[num_steps], delta=delta, method=method)
+    return upper
 
 
 def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism: Any) -> float:
