@@ -1,6 +1,10 @@
-"""Accounting from the settings of a test, which hold those of the mechanism and the delta."""
+"""Accounting from the settings of a test, and the exact probabilities of one step."""
 
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
 
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
 from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
@@ -24,3 +28,21 @@ def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism:
 def setting(**changes: Any) -> dict[str, Any]:
     base = {"sample_rate": 0.25, "noise_multiplier": 5.574, "num_steps": 500, "delta": 1e-5}
     return {"adjacency": "substitute", **base, **changes}
+
+
+def tails_of_step(
+    adjacency: str, cuts: NDArray[np.float64], *, sample_rate: float, noise_multiplier: float
+) -> NDArray[np.float64]:
+    """How likely one noisy gradient is above each cut, and below it, in world 0 and in world 1.
+
+    The densities' ratio rises with the gradient, so that no test is better than a threshold.
+
+    Returns:
+        Probabilities, shape (tails, worlds, cuts).
+    """
+    q, sigma = sample_rate, noise_multiplier
+    centres = (1.0, -1.0 if adjacency == "substitute" else 0.0)
+    return np.array([
+        [(1 - q) * tail(cuts / sigma) + q * tail((cuts - centre) / sigma) for centre in centres]
+        for tail in (norm.sf, norm.cdf)
+    ])  # fmt: skip

@@ -24,13 +24,9 @@ from dpcanary.experiment.experiment_config import Settings
 
 CONFIG_KEYS = {*Audit.model_fields, *Settings.model_fields}
 # Arguments of the library's functions that a config does not have: method, steps, epsilon.
-LIBRARY_ONLY = {
-    name
-    for function in (account_epsilon, account_epsilon_curve, calibrate_noise)
-    for name in {*signature(function).parameters} - {"mechanism"}
-} - CONFIG_KEYS
-
-
+FUNCTIONS = (account_epsilon, account_epsilon_curve, calibrate_noise)
+ARGUMENTS = {name for function in FUNCTIONS for name in signature(function).parameters}
+LIBRARY_ONLY = ARGUMENTS - {"mechanism"} - CONFIG_KEYS
 BAD = {
     "sample_rate": [0.0, 1.01, nan, True],
     "noise_multiplier": [0.0, -1.0, inf, "4", 10**400],  # the last one is beyond floats
@@ -65,25 +61,20 @@ def test_bad_targets_steps_and_points_of_a_profile_are_named() -> None:
             privacy_profile(mechanism, epsilons=[1.0, epsilon])
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"method": "closed_form"}, "sample_rate=1 only"),
-        ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
-        ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
-        (
-            {"method": "group_privacy", "delta": 1e-12},
-            "^method='group_privacy' cannot account adjacency='subst.*rounding errors are too large"
-            ".*'pld' or 'prv', which account the substitution itself$",
-        ),
-        ({"method": "pld", "delta": 1e-14}, "rounding errors are too large"),
-        ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
-        ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
-        ({"method": "pld", "noise_multiplier": 1e-200}, "dp-accounting failed"),
-        ({"method": "prv", "noise_multiplier": 0.005}, "too small for its quadrature"),
-        ({"method": "prv", "num_steps": 10**6}, "epsilon would be known to"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"method": "closed_form"}, "sample_rate=1 only"),
+    ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
+    ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
+    ({"method": "group_privacy", "delta": 1e-12},
+     "^method='group_privacy' cannot account adjacency='subst.*rounding errors are too large"
+     ".*'pld' or 'prv', which account the substitution itself$"),
+    ({"method": "pld", "delta": 1e-14}, "rounding errors are too large"),
+    ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
+    ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
+    ({"method": "pld", "noise_multiplier": 1e-200}, "dp-accounting failed"),
+    ({"method": "prv", "noise_multiplier": 0.005}, "too small for its quadrature"),
+    ({"method": "prv", "num_steps": 10**6}, "epsilon would be known to"),
+])  # fmt: skip
 def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) -> None:
     with pytest.raises(AccountingError, match=reason) as caught:
         bounds_of(**setting(**changes))

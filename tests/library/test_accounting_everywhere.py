@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from accounts import tails_of_step, upper_of
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from sampling import exhaustive
@@ -47,14 +48,14 @@ def grid() -> list[tuple[Mechanism, float]]:
 GRID = grid()
 
 
-def lower_bound_of_one_step(adjacency: Adjacency, q: float, sigma: float, delta: float) -> float:
+def lower_bound_of_one_step(mechanism: Mechanism, delta: float) -> float:
     """An epsilon that one step exceeds: that at which outputs above a threshold have more delta."""
+    sigma = mechanism.noise_multiplier
     outputs = np.linspace(-2, 2, 41) + sigma * np.linspace(-8, 40, 41)
-    of_world0 = (1 - q) * norm.sf(outputs / sigma) + q * norm.sf((outputs - 1) / sigma)
-    centre = -1 if adjacency is Adjacency.SUBSTITUTE else 0
-    of_world1 = (1 - q) * norm.sf(outputs / sigma) + q * norm.sf((outputs - centre) / sigma)
-    known = (of_world0 > delta) & (of_world1 > 0)
-    return max(0.0, *np.log((of_world0[known] - delta) / of_world1[known]), 0.0)
+    step = {"sample_rate": mechanism.sample_rate, "noise_multiplier": sigma}
+    (world0, world1), _ = tails_of_step(mechanism.adjacency, outputs, **step)
+    known = (world0 > delta) & (world1 > 0)
+    return np.log((world0[known] - delta) / world1[known]).max(initial=0.0)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_every_setting_of_the_grid_is_accounted(index):
         elif epsilons.method != "loose":
             assert epsilon <= unsampled * (1 + 1e-3) + 1e-6
         # One step alone: the largest delta of the Gaussian, of which sampling takes the share q.
-        assert epsilon >= lower_bound_of_one_step(adjacency, q, sigma, delta) * (1 - 1e-9)
+        assert epsilon >= lower_bound_of_one_step(mechanism.under(adjacency), delta) * (1 - 1e-9)
     if q < 1:
         # The Rényi accountant of dp-accounting, for add/remove; its orders differ from ours.
         renyi = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
@@ -138,20 +139,16 @@ def test_an_epsilon_is_zero_where_delta_covers_the_total_variation():
     assert account_by_adjacency(many, delta=9e-4).substitute == 0
 
 
-@pytest.mark.parametrize(
-    ("adjacency", "q", "sigma", "steps", "most"),
-    [
-        ("add_remove", 1e-3, 0.8, 3_000, 1.28),  # by the chi-squared divergence
-        ("substitute", 1e-3, 0.8, 3_000, 1.28),
-        ("add_remove", 1e-4, 0.15, 10, 1.01),  # by the sum over steps
-        ("substitute", 1e-4, 0.15, 10, 1.01),
-        ("add_remove", 1.0, 30.0, 40, 1.01),  # by the Gaussian mechanism
-        ("substitute", 0.9, 30.0, 40, 1.2),
-    ],
-)
-def test_the_bound_on_total_variation_is_above_the_delta_at_epsilon_zero(
-    adjacency, q, sigma, steps, most
-):
+@pytest.mark.parametrize(("adjacency", "q", "sigma", "steps", "most"), [
+    ("add_remove", 1e-3, 0.8, 3_000, 1.28),  # by the chi-squared divergence
+    ("substitute", 1e-3, 0.8, 3_000, 1.28),
+    ("add_remove", 1e-4, 0.15, 10, 1.01),  # by the sum over steps
+    ("substitute", 1e-4, 0.15, 10, 1.01),
+    ("add_remove", 1.0, 30.0, 40, 1.01),  # by the Gaussian mechanism
+    ("substitute", 0.9, 30.0, 40, 1.2),
+])  # fmt: skip
+def test_the_total_variation_is_bounded_from_above(adjacency, q, sigma, steps, most):
+    """Which is the delta at epsilon 0."""
     mechanism = Mechanism(adjacency, sample_rate=q, num_steps=steps, noise_multiplier=sigma)
     question = checked_question(mechanism, delta=0.5)  # the delta is not used
     [lower], [upper] = (
@@ -176,19 +173,17 @@ def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
     phases = [Phase(2.0, 0.05, 3_000), Phase(3.0, 0.1, 2_000)]
     loose = account_phases(phases, delta=1e-14)
     assert loose.method == "loose"
-    # Between two trainings that have the noise of one phase throughout, at its sample rate.
+    # Between two trainings with the rarer batches and the larger noise, and the other way round.
     for adjacency in ("add_remove", "substitute"):
-        least = Mechanism(adjacency, sample_rate=0.05, num_steps=5_000, noise_multiplier=3.0)
-        most = Mechanism(adjacency, sample_rate=0.1, num_steps=5_000, noise_multiplier=2.0)
-        ends = [account_epsilon(m, delta=1e-14, method="loose").upper for m in (least, most)]
-        assert ends[0] < getattr(loose, adjacency) < ends[1]
+        known = {"adjacency": adjacency, "num_steps": 5_000, "delta": 1e-14, "method": "loose"}
+        least = upper_of(sample_rate=0.05, noise_multiplier=3.0, **known)
+        most = upper_of(sample_rate=0.1, noise_multiplier=2.0, **known)
+        assert least < getattr(loose, adjacency) < most
 
 
 def test_full_batches_are_calibrated_by_the_closed_form_and_slow_accountants_are_asked_seldom():
     mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=300)
-    noise, method = calibrate_with_fallback(
-        mechanism, epsilon=3.0, delta=1e-15, instead="choose another epsilon"
-    )
+    noise, method = calibrate_with_fallback(mechanism, epsilon=3.0, delta=1e-15, instead="stop")
     assert method == "closed_form"
     assert gdp_epsilon(mu=2 * 300**0.5 / noise, delta=1e-15) == pytest.approx(3.0, rel=1e-4)
     few = Mechanism("substitute", sample_rate=0.1, num_steps=20_000, noise_multiplier=1.0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from accounts import bounds_of, uppers_of
+from accounts import bounds_of, tails_of_step, upper_of
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -14,41 +14,36 @@ from dpcanary.accounting.curve import GaussianCurve
 from dpcanary.accounting.exact_trade_off import gaussian_distance
 from dpcanary.core.adjacency import Adjacency
 
-# Centres of the sampled component in world 0 and in world 1, in units of C.
-CENTRES = {"substitute": (1.0, -1.0), "add_remove": (1.0, 0.0), "zero_out": (1.0, 0.0)}
 LOW = np.geomspace(1e-8, 0.5, 2001)
 RATES = np.concatenate([[0.0], LOW, 1 - LOW[-2::-1], [1.0]])
 
 
+STEP = {"sample_rate": 0.0625, "noise_multiplier": 1.6773}
+every_adjacency = pytest.mark.parametrize("adjacency", Adjacency)
+
+
 def _curve(adjacency="substitute", sample_rate=0.0625, noise_multiplier=1.6773, num_steps=500):
-    mechanism = Mechanism(
-        adjacency, sample_rate=sample_rate, noise_multiplier=noise_multiplier, num_steps=num_steps
-    )
-    return trade_off_curve(mechanism)
+    step = {"sample_rate": sample_rate, "noise_multiplier": noise_multiplier}
+    return trade_off_curve(Mechanism(adjacency, num_steps=num_steps, **step))
 
 
-@pytest.mark.parametrize("adjacency", CENTRES)
-def test_without_sampling_the_curve_is_gaussian(adjacency: str) -> None:
-    mu = float(np.ptp(CENTRES[adjacency]))
-    curve = _curve(adjacency, sample_rate=1.0, noise_multiplier=5.0, num_steps=25)
+@every_adjacency
+def test_without_sampling_the_curve_is_gaussian(adjacency) -> None:
+    mu = 2.0 if adjacency == "substitute" else 1.0
+    curve = _curve(adjacency, 1.0, 5.0, num_steps=25)
     np.testing.assert_allclose(curve.fnr(RATES), norm.cdf(norm.isf(RATES) - mu), rtol=1e-9)
     assert curve.epsilon(1e-5) == pytest.approx(gdp_epsilon(mu=mu, delta=1e-5), rel=1e-12)
     assert gaussian_distance(curve, delta=1e-5) == 0.0
 
 
-@pytest.mark.parametrize("adjacency", CENTRES)
+@every_adjacency
 @pytest.mark.parametrize(
     ("q", "sigma"), [(0.01, 0.5), (0.01, 10.0), (0.0625, 1.0), (0.5, 1.0), (0.9, 2.0)]
 )
-def test_one_step_against_thresholds_on_its_gradient(
-    adjacency: str, q: float, sigma: float
-) -> None:
-    """The likelihood ratio of one step rises with the gradient, so the best test cuts there."""
+def test_one_step_against_thresholds_on_its_gradient(adjacency, q, sigma) -> None:
     cuts = np.linspace(-8 * sigma - 2, 8 * sigma + 2, 3001)
-    centre0, centre1 = CENTRES[adjacency]
-    fnr = (1 - q) * norm.cdf(cuts / sigma) + q * norm.cdf((cuts - centre0) / sigma)
-    fpr = (1 - q) * norm.sf(cuts / sigma) + q * norm.sf((cuts - centre1) / sigma)
-    own = _curve(adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=1).fnr(fpr)
+    (_, fpr), (fnr, _) = tails_of_step(adjacency, cuts, sample_rate=q, noise_multiplier=sigma)
+    own = _curve(adjacency, q, sigma, num_steps=1).fnr(fpr)
     assert (own <= fnr).all()  # never above the exact curve
     np.testing.assert_allclose(own, fnr, atol=1e-5)
     tail = fnr > 1e-8
@@ -57,10 +52,9 @@ def test_one_step_against_thresholds_on_its_gradient(
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5])
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-def test_the_other_accountant_has_the_same_profile(adjacency: str, delta: float) -> None:
+def test_the_other_accountant_has_the_same_profile(adjacency, delta) -> None:
     """The profile at epsilon is 1 minus the least of FNR + exp(epsilon) FPR, in either order."""
-    step = {"sample_rate": 0.0625, "noise_multiplier": 1.6773, "num_steps": 500}
-    bounds = bounds_of(adjacency=adjacency, delta=delta, method="prv", **step)
+    bounds = bounds_of(adjacency=adjacency, delta=delta, method="prv", num_steps=500, **STEP)
     fpr = np.concatenate([np.geomspace(1e-15, 0.5, 20_001), 1 - np.geomspace(1e-15, 0.5, 20_001)])
     fnr = _curve(adjacency).fnr(fpr)
     lower, upper = (
@@ -71,8 +65,8 @@ def test_the_other_accountant_has_the_same_profile(adjacency: str, delta: float)
     assert upper >= delta * (1 - 1e-3)
 
 
-@pytest.mark.parametrize("adjacency", CENTRES)
-def test_curves_are_convex_and_fall(adjacency: str) -> None:
+@every_adjacency
+def test_curves_are_convex_and_fall(adjacency) -> None:
     """In a long, a short and a single step; under substitute, the worlds can be exchanged."""
     for case in ((0.0625, 1.6773, 500), (0.25, 2.0, 25), (0.01, 0.4, 1)):
         curve, rates = _curve(adjacency, *case), np.linspace(0, 1, 2001)
@@ -88,8 +82,7 @@ def test_curves_are_convex_and_fall(adjacency: str) -> None:
 
 
 def test_epsilons_are_the_accountants_and_rates_keep_their_shape() -> None:
-    setting = {"adjacency": "add_remove", "sample_rate": 0.0625, "noise_multiplier": 1.6773}
-    [expected] = uppers_of(**setting, steps=[500], delta=1e-5)
+    expected = upper_of(adjacency="add_remove", num_steps=500, delta=1e-5, **STEP)
     assert _curve("add_remove").epsilon(1e-5) == expected
     curve = _curve()
     assert curve.fnr(np.full((4, 5), 0.1)).shape == (4, 5)

@@ -3,9 +3,11 @@
 import json
 import re
 import time
+import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,6 @@ AUDIT = {
     "num_steps": 20, "num_runs": 40, "num_repeats": 3, "record_every": 10, "runs_per_shard": 50,
 }  # fmt: skip
 DATASETS = {"d": {"source": "digits", "num_records": 100}}
-DRAWN = {"canary": "worst_case", "dataset": None}
 
 
 def experiment(*, figures: Any = None, settings: Any = None, **sweeps: Any) -> Experiment:
@@ -116,33 +117,27 @@ def test_probes_have_ids_and_numbers_where_the_dataset_has_them(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "x.npz", features=rng.integers(0, 31, (60, 5)), labels=rng.random(60))
     source = {"source": str(tmp_path / "x.npz"), "num_records": 30, "balanced": False}
-    of = Dataset(**source, label_kind="numbers", standardised=False)
-    shape = shape_of(of, folder=None)
-    assert (shape.num_classes, shape.num_ids) == (1, 31)
-    records = random_records(shape, 500)
+    scaled, ids = (
+        shape_of(Dataset(**source, label_kind="numbers", standardised=value), folder=None)
+        for value in (True, False)
+    )
+    assert (scaled.num_classes, scaled.num_ids, ids.num_classes, ids.num_ids) == (1, 0, 1, 31)
+    records = random_records(ids, 500)
     assert {*records.features.ravel().tolist()} == {*range(31)}
     assert not records.has_classes
     assert records.labels.std() > 0
-    assert shape_of(Dataset(**source, label_kind="numbers"), folder=None).num_ids == 0
 
 
 def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
     for name, config in {"vit": {"hidden_size": 192}, "resnet": {"hidden_sizes": [8, 16]}}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
-
-    def encoded(encoder: str, source: str = "cifar10") -> Shape:
-        dataset = Dataset(source=source, encoder=encoder, num_records=500)
-        return shape_of(dataset, folder=tmp_path)
-
-    assert encoded("vit").features == (192,)
-    assert encoded("resnet").features == (16,)
-    whole = encoded("google/vit-base-patch16-224-in21k")
-    assert whole == Shape(500, 49_500, 10_000, (768,), 10)
-    assert whole.num_source == 60_000
-    texts = encoded("sentence-transformers/all-MiniLM-L6-v2", source="sst2")
-    assert (texts.features, texts.num_classes) == ((384,), 2)
-    assert encoded("some/unknown").features == (768,)
+    sizes = {"vit": 192, "resnet": 16, "google/vit-base-patch16-224-in21k": 768}
+    sizes |= {"sentence-transformers/all-MiniLM-L6-v2": 384, "some/unknown": 768}
+    for encoder, size in sizes.items():
+        dataset = Dataset(source="cifar10", encoder=encoder, num_records=500)
+        shape = shape_of(dataset, folder=tmp_path)
+        assert (shape, shape.num_source) == (Shape(500, 49_500, 10_000, (size,), 10), 60_000)
     for source, message in (("none.npz", "does not exist"), ("sst2", "needs an encoder")):
         with pytest.raises(InputError, match=message):
             shape_of(Dataset(source=source, num_records=5), folder=None)
@@ -215,30 +210,30 @@ def test_audits_that_share_runs_make_them_once(monkeypatch):
     second = Score("second", "dpcanary.scoring.scores:as_observed", Observation.CHANGE)
     monkeypatch.setitem(BUILT_IN, "gradient", replace(own, scores=(*own.scores, second)))
     counts = table_of(experiment(a={"score": ["coordinate", "second"]})).groupby("rule")["jobs"]
-    made = {"calibrate_noise": 1, "train_reference": 1, "craft_canaries": 1, "train_shard": 3}
-    own = dict.fromkeys(("account", "score_runs", "estimate"), 2)
-    assert made.items() | own.items() <= counts.sum().to_dict().items()
+    expected = {"calibrate_noise": 1, "train_reference": 1, "craft_canaries": 1, "train_shard": 3}
+    expected |= {"account": 2, "score_runs": 2, "estimate": 2}
+    assert expected.items() <= counts.sum().to_dict().items()
 
 
 def test_units_of_jobs_are_proportional_to_runs_steps_and_candidates():
-    def units(rule: str, **changes: Any) -> list[tuple[float, ...]]:
-        rows = rows_of(rule, experiment(a=changes))
-        counted = [(row["jobs"], row["models"], row["model-steps"]) for row in rows]
-        assert counted == ([row["units"] for row in rows] if rule == "train_shard" else [(1, 0, 0)])
-        return [row["units"] for row in rows]
-
-    assert units("train_reference") == [(1, 20)]
-    assert units("train_shard", canary=["gradient", "natural"]) == [(3, 120, 2400)] * 2
-    assert units("train_shard", num_runs=80) == [(5, 240, 4800)]
-    assert units("train_shard", num_steps=40) == [(3, 120, 4800)]
-    assert units("craft_canaries") == [(1, 20)]
-    assert units("craft_canaries", canary="crafted_input", crafting_steps=70) == [(1, 70)]
-    assert units("craft_canaries", canary="mislabeled") == [(1, 10)]
-    assert units("craft_canaries", canary="natural") == [(1, 848)]
+    for rule, changes, units in (
+        ("train_reference", {}, (1, 20)),
+        ("train_shard", {"num_runs": 80}, (5, 240, 4800)),
+        ("train_shard", {"num_steps": 40}, (3, 120, 4800)),
+        ("craft_canaries", {}, (1, 20)),
+        ("craft_canaries", {"canary": "crafted_input", "crafting_steps": 70}, (1, 70)),
+        ("craft_canaries", {"canary": "mislabeled"}, (1, 10)),
+        ("craft_canaries", {"canary": "natural"}, (1, 848)),
+    ):
+        [row] = rows_of(rule, experiment(a=changes))
+        assert row["units"] == units, changes
+        counts = (row["jobs"], row["models"], row["model-steps"])
+        assert counts == (units if rule == "train_shard" else (1, 0, 0))
 
 
 def seconds_of(rule: str, *, figures: Any = None, settings: Any = None, **changes: Any) -> float:
-    of = experiment(a={**DRAWN, "num_repeats": 1, **changes}, figures=figures, settings=settings)
+    drawn = {"canary": "worst_case", "dataset": None, "num_repeats": 1, "runs_per_shard": 40}
+    of = experiment(a=drawn | changes, figures=figures, settings=settings)
     return sum(row["seconds"] for row in rows_of(rule, of))
 
 
@@ -255,21 +250,20 @@ def test_seconds_of_other_jobs_are_proportional_to_their_work():
             assert more == pytest.approx(2 * once, rel=1e-4), twice
         more = seconds_of(rule, settings=several, **many) - start
         assert more == pytest.approx(once * (4 if rule == "estimate" else 1), rel=1e-4)
-    few = {"num_runs": 40, "runs_per_shard": 40}
-    thrice = seconds_of("draw_shard", **few | {"num_repeats": 3})
-    assert thrice == pytest.approx(3 * seconds_of("draw_shard", **few))
+    thrice, once = (seconds_of("draw_shard", num_repeats=count) for count in (3, 1))
+    assert thrice == pytest.approx(3 * once)
     target = {"target_epsilon": 1.0, "noise_multiplier": None}
     assert seconds_of("calibrate_noise", **target) > seconds_of("calibrate_noise")
 
-    def compared(**grid: list[float]) -> float:
-        points = {"sample_rates": [0.5], "noise_multipliers": [1.0], "num_steps": [10], **grid}
-        figures = {"f": {"kind": "adjacency_ratio", **points}}
-        return seconds_of("compare_adjacencies", figures=figures)
-
-    each = compared(sample_rates=[0.5, 1.0]) - compared()
-    assert each > 0
-    four = compared(noise_multipliers=[1.0, 2.0], num_steps=[10, 20])
-    assert four == pytest.approx(compared() + 3 * each)
+    compared = []
+    for rates, noises, steps in (([0.5], [1.0], [10]), ([0.5, 1.0], [1.0], [10]),
+                                 ([0.5], [1.0, 2.0], [10, 20])):  # fmt: skip
+        grid = {"sample_rates": rates, "noise_multipliers": noises, "num_steps": steps}
+        figures = {"f": {"kind": "adjacency_ratio", **grid}}
+        compared.append(seconds_of("compare_adjacencies", figures=figures))
+    one, two, four = compared
+    assert one < two
+    assert four == pytest.approx(one + 3 * (two - one))
 
 
 def test_audits_that_take_the_same_time_share_a_probe():
@@ -345,10 +339,9 @@ def test_seconds_of_training_against_a_made_up_clock(job, model, step, factor, n
     assert seconds == pytest.approx(expected, rel=1e-3, abs=1e-8)
 
 
-WORKERS = [("cpu", 3, 3), ("cpu", 99, 8), ("cuda", 3, 1)]
-
-
-@pytest.mark.parametrize(("device", "asked", "workers"), WORKERS)
+@pytest.mark.parametrize(
+    ("device", "asked", "workers"), [("cpu", 3, 3), ("cpu", 99, 8), ("cuda", 3, 1)]
+)
 def test_equal_probes_are_measured_once(device, asked, workers, monkeypatch):
     """As many at once as jobs, and one on a GPU; each in a process with one thread."""
 
@@ -376,15 +369,13 @@ def test_work_is_timed_to_within_a_factor(rule):
     data = Split(*(random_records(DIGITS, count) for count in (100, 848, 848)))
     reference = Reference(np.zeros(650, np.float32), np.arange(100.0))
     crafting = Crafting(of.stage(CraftingStage, audit="a"), data, reference, CPU)
-    seconds = []
-    for _ in range(2):
-        start = time.process_time()
-        if rule == "train_shard":
-            trained_shard(of, 64)
-        else:
-            craft_canaries(crafting)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) / 3 < estimated < 3 * min(seconds)
+    work = (
+        partial(trained_shard, of, 64)
+        if rule == "train_shard"
+        else partial(craft_canaries, crafting)
+    )
+    seconds = min(timeit.repeat(work, timer=time.process_time, repeat=2, number=1))
+    assert seconds / 3 < estimated < 3 * seconds
 
 
 ADAM = {"model": "mlp", "hidden_sizes": [8], "optimizer": "adam"}
@@ -476,20 +467,17 @@ def test_tables_name_units_and_add_up():
         assert costs(*rows)["GPU-hours"].sum() == 0
 
 
-def test_many_jobs_of_seconds_are_better_few():
-    def advice(device: str, jobs: int, seconds: float) -> list[str]:
-        known = {"jobs": jobs, "models": 250 * jobs, "sweep": "mine", "audits": "a"}
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_many_jobs_of_seconds_are_better_few(device):
+    for number, seconds, is_told in ((600, 20.0, True), (400, 20.0, False), (600, 90.0, False)):
+        known = {"jobs": number, "models": 250 * number, "sweep": "mine", "audits": "a"}
         row = row_of("train_shard", seconds, device=device, **known)
         text = text_of(costs(row, row_of("summarise", 36.0)), num_cores=2, notes=[])
-        joined = " ".join(text.split())
-        return re.findall(r"mine: a job of its .*?runs_per_shard.*?minutes\.", joined)
-
-    start = "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 750"
-    for device in ("cpu", "cuda"):
-        [words] = advice(device, 600, 20.0)
-        assert words.startswith(start)
-        assert words.endswith("0`, there are fewer, of ten minutes.")
-        assert advice(device, 400, 20.0) == advice(device, 600, 90.0) == []
+        advice = (
+            "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 7500`, there are fewer,"
+            " of ten minutes."
+        )
+        assert (advice in " ".join(text.split())) is ("runs_per_shard" in text) is is_told
 
 
 def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it(monkeypatch):
@@ -509,19 +497,17 @@ def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it(monkeypatch):
 
 
 def test_notes_say_what_is_missing():
-    of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
-
-    def notes(of: Experiment, device: str) -> str:
-        return "\n".join(notes_of(JobList(of, folder=None, device=device)))
-
+    encoded = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
     encoder = "google/vit-base-patch16-224-in21k"
-    on_cpu, on_gpu = (notes(of, device) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu, plain = (
+        "\n".join(notes_of(JobList(of, folder=None, device=device)))
+        for of, device in ((encoded, "cpu"), (encoded, "cuda"), (experiment(a={}), "cpu"))
+    )
     assert "device is auto, but PyTorch finds no GPU" in on_cpu
     assert f"encoding 60,000 records by {encoder}" in on_cpu
     assert f"Dataset cifar10: {encoder} is assumed to give 768 features." in on_cpu
     assert "One job at a time has the GPU" in on_gpu
     assert "finds no GPU" not in on_gpu
-    plain = notes(experiment(a={}), "cpu")
     assert "Only training and crafting are timed" in plain
     assert not {"GPU", "encoding"} & {*plain.split()}
 

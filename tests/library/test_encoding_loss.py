@@ -30,24 +30,23 @@ def record_loss(model: torch.Tensor, others: int, q: float, second: int) -> torc
     return (x**2 + (y - goal) ** 2) * C**2 * LEARNING_RATE / (2 * expected)
 
 
+gradient_of = torch.func.grad(record_loss)
+
+
 def clipped(gradients: torch.Tensor) -> torch.Tensor:
     norms = gradients.norm(dim=-1, keepdim=True)
     return gradients * torch.clamp(C / norms, max=1.0)
 
 
-def dp_sgd(
-    loss: EncodingLoss, sign: int, generator: np.random.Generator
-) -> tuple[np.ndarray, float]:
+def dp_sgd(loss: EncodingLoss, run: int) -> tuple[np.ndarray, float]:
     """The literal loop: the last model in units of C, and the ratio of all noisy gradients."""
     q, second = loss.sample_rate, SECOND_SIGN[loss.adjacency]
-    model = torch.tensor(loss.start * LEARNING_RATE * C)
-    ratio = 0.0
-    gradient_of = torch.func.grad(record_loss)
+    sign, generator = (1, second)[run % 2], np.random.default_rng(run)
+    model, ratio = torch.tensor(loss.start * LEARNING_RATE * C), 0.0
     for _ in range(STEPS):
-        one = gradient_of(model, loss.num_others, q, second)  # all these records are the same
-        per_record = clipped(one.expand(loss.num_others, 2))
+        gradient = gradient_of(model, loss.num_others, q, second)  # of each of these records
         batch = torch.from_numpy(generator.random(loss.num_others) < q)
-        total = per_record[batch].sum(dim=0)
+        total = clipped(gradient.expand(loss.num_others, 2))[batch].sum(dim=0)
         canary = torch.zeros(2, dtype=torch.float64)
         if generator.random() < q:
             canary = clipped(torch.tensor([sign * 10 * C, 0.0], dtype=torch.float64))
@@ -62,8 +61,7 @@ def dp_sgd(
 @pytest.mark.parametrize("q", [1.0, 0.4])
 def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency, q):
     loss = EncodingLoss(q, SIGMA, adjacency, expected_batch=2e5)
-    second = SECOND_SIGN[adjacency]
-    runs = [dp_sgd(loss, (1, second)[run % 2], np.random.default_rng(run)) for run in range(8)]
+    runs = [dp_sgd(loss, run) for run in range(8)]
     models, ratios = (np.array(part) for part in zip(*runs, strict=True))
     # Exact but for rounding at q = 1, where batches are certain.
     error = STEPS * loss.resolution / 2 + (0.0 if q == 1.0 else 0.03)
@@ -78,10 +76,9 @@ def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency
 def test_gradients_of_other_records_are_those_of_the_loss_and_clipped(adjacency):
     loss = EncodingLoss(0.4, SIGMA, adjacency, expected_batch=2e4)
     models = np.random.default_rng(0).normal(size=(400, 2)) * [4 * SIGMA, 1000]
-    gradient_of = torch.func.grad(record_loss)
-    second = SECOND_SIGN[adjacency]
     inputs = torch.from_numpy(models) * LEARNING_RATE * C
-    literal = torch.func.vmap(lambda one: gradient_of(one, loss.num_others, 0.4, second))(inputs)
+    of_models = torch.func.vmap(gradient_of, in_dims=(0, None, None, None))
+    literal = of_models(inputs, loss.num_others, 0.4, SECOND_SIGN[adjacency])
     expected = clipped(literal).numpy() / C
     np.testing.assert_allclose(loss.other_gradients(models), expected, rtol=1e-9, atol=1e-12)
     longer = literal.norm(dim=-1).numpy() > C

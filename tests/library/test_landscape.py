@@ -39,11 +39,9 @@ STEPS = (1, 2, 5, 25)
 DIVERGING, CONVERGING = LandscapeShape
 
 
-def settings(batch_size: int = 2, shape: str = "diverging", **changes: object) -> dict:
-    known = {"adjacency": "add_remove", "batch_size": batch_size, "landscape": shape}
-    known |= changes
-    known.setdefault("landscape_threshold", middle(Adjacency(str(known["adjacency"]))))
-    return known
+def settings(adjacency: str = "add_remove", **changes: object) -> dict:
+    known = {"batch_size": 2, "landscape": "diverging", "adjacency": adjacency}
+    return known | {"landscape_threshold": middle(Adjacency(adjacency))} | changes
 
 
 def law_of(sigma: float, **changes: object) -> Law:
@@ -65,19 +63,15 @@ def test_a_constant_gradient_only_adds_noise(sigma, batch_size):
 
 def density_at(y: float, start: float, process: Process) -> float:
     """The density after the second step: by adaptive integration over each cell."""
-    cells = [start - 40.0, *process.landscape.edges, start + 40.0]
+
+    def integrand(x: float, move: float) -> float:
+        return norm.pdf(x, start, process.first_noise) * norm.pdf(y, x + move, process.step_noise)
+
+    cells = pairwise([start - 40.0, *process.landscape.edges, start + 40.0])
+    precision = {"epsabs": 0, "epsrel": 1e-11, "limit": 400}
     return sum(
-        quad(
-            lambda x, move=move: (
-                norm.pdf(x, start, process.first_noise) * norm.pdf(y, x + move, process.step_noise)
-            ),
-            *cell,
-            points=sorted(np.clip([y - move], *cell)),
-            epsabs=0,
-            epsrel=1e-11,
-            limit=400,
-        )[0]
-        for cell, move in zip(pairwise(cells), process.landscape.moves, strict=True)
+        quad(integrand, *cell, args=(move,), points=[np.clip(y - move, *cell)], **precision)[0]
+        for cell, move in zip(cells, process.landscape.moves, strict=True)
     )
 
 
@@ -109,17 +103,17 @@ def test_no_step_gives_more_than_the_first(adjacency, sensitivity):
 def test_pushing_apart_gives_the_paper_s_figures_and_pulling_together_does_not():
     """B = 16 keeps the mu of the first step; B = 1 and sigma = 1 keep 0.92 of it, to the end."""
 
-    def curves(sigma: float, batch_size: int, shape: str = "diverging") -> list[DensityCurve]:
-        known = settings(batch_size, shape)
-        return exact_curves(known, noise_multiplier=sigma, steps=STEPS)
+    def curves(sigma: float, **changes: object) -> list[DensityCurve]:
+        return exact_curves(settings(**changes), noise_multiplier=sigma, steps=STEPS)
 
-    mus = [8 * largest_mu(curve) for curve in curves(8.0, 16)]
+    mus = [8 * largest_mu(curve) for curve in curves(8.0, batch_size=16)]
     np.testing.assert_allclose(mus, 1.0, atol=1e-3)
-    of_batch_1 = curves(1.0, 1)
+    of_batch_1 = curves(1.0, batch_size=1)
     mus = [largest_mu(curve) for curve in of_batch_1]
     np.testing.assert_allclose(mus, [1, 0.946, 0.924, 0.922], atol=1e-3)
-    assert largest_mu(curves(1.0, 16, "converging")[-1]) < 0.02
-    assert largest_mu(curves(1.0, 1, "converging")[-1]) < 0.002
+    for batch_size, most in ((16, 0.02), (1, 0.002)):
+        pulled = curves(1.0, batch_size=batch_size, landscape="converging")
+        assert largest_mu(pulled[-1]) < most
     # Where the curve is not Gaussian, the epsilon of the largest mu says too much.
     assert of_batch_1[-1].epsilon(DELTA) == pytest.approx(1.0846, abs=1e-3)
     assert gdp_epsilon(mu=mus[-1], delta=DELTA) == pytest.approx(3.985, abs=1e-3)
@@ -178,7 +172,7 @@ def positions_of(count: int, sigma: float, **changes: object) -> Array:
 @pytest.mark.parametrize(("sigma", "changes"), [
     (1.0, {"batch_size": 1}),
     (4.0, {"batch_size": 16, "adjacency": "substitute"}),
-    (2.0, {"shape": "converging"}),
+    (2.0, {"landscape": "converging"}),
     (1.0, {"landscape_threshold": 2.5}),
 ])  # fmt: skip
 def test_draws_and_their_scores_follow_the_exact_law(sigma, changes):
