@@ -53,9 +53,9 @@ def masses_of(lower_loss, masses, infinity_mass=0.0) -> LossMasses:
 
 def test_a_delta_and_an_epsilon_at_the_edges() -> None:
     masses = masses_of(-1, [0.1, 0.2, 0.3, 0.4])  # of losses -1/2, 0, 1/2 and 1
-    for epsilon in (-2.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0):  # a loss of epsilon has no part
-        exact = of_library(masses).get_delta_for_epsilon(epsilon)
-        assert masses.get_delta_for_epsilon(epsilon) == pytest.approx(exact, rel=1e-15)
+    epsilons = [-2.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0]  # a loss of epsilon has no part
+    exact = of_library(masses).get_delta_for_epsilon(epsilons)
+    assert [*map(masses.get_delta_for_epsilon, epsilons)] == pytest.approx(exact, rel=1e-15)
     assert masses_of(1, [0.2], 0.1).get_delta_for_epsilon(7.0) == 0.1
     assert masses_of(1, [0.2, 0.3], 0.1).get_epsilon_for_delta(0.05) == inf
     assert masses_of(-3, [0.5, 0.5]).get_epsilon_for_delta(1e-9) == 0.0  # all losses below 0
@@ -66,8 +66,7 @@ def test_a_delta_and_an_epsilon_at_the_edges() -> None:
     # exp(-loss) is 0: the loss itself is the answer, as in the library.
     far = masses_of(2000, [0.5, 0.25])
     assert far.get_epsilon_for_delta(0.1) == of_library(far).get_epsilon_for_delta(0.1) == 1000.5
-    # All delta is of an infinite loss, and none is left for the others.
-    infinite = masses_of(1, [0.5], 0.1)
+    infinite = masses_of(1, [0.5], 0.1)  # all delta is of its loss, and none is left for others
     expected = of_library(infinite).get_epsilon_for_delta(0.1)
     assert infinite.get_epsilon_for_delta(0.1) == pytest.approx(expected)
 

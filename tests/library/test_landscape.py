@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
+from scipy.integrate import cumulative_trapezoid, quad
 from scipy.stats import kstest, norm
 
 from dpcanary.accounting.curve import GaussianCurve
@@ -94,10 +94,9 @@ def test_the_second_step_is_that_of_adaptive_integration(landscape, step_noise):
 @pytest.mark.parametrize(("adjacency", "sensitivity"), [("add_remove", 1.0), ("substitute", 2.0)])
 def test_no_step_gives_more_than_the_first(adjacency, sensitivity):
     curves = curves_of(law_of(2.0, adjacency=adjacency, batch_size=4))
-    by_step = [curve.epsilon(DELTA) for curve in curves]
-    accounted = gdp_epsilon(mu=sensitivity / 2.0, delta=DELTA)
-    assert by_step[0] == pytest.approx(accounted, abs=1e-4)
-    assert (np.diff(by_step) < 1e-6).all()
+    first, *later = (curve.epsilon(DELTA) for curve in curves)
+    assert first == pytest.approx(gdp_epsilon(mu=sensitivity / 2.0, delta=DELTA), abs=1e-4)
+    assert (np.diff([first, *later]) < 1e-6).all()
 
 
 def test_pushing_apart_gives_the_paper_s_figures_and_pulling_together_does_not():
@@ -136,13 +135,13 @@ def test_epsilon_and_delta_agree():
 @pytest.mark.parametrize(("epsilon", "rate"), [(0.05, 0.6), (0.4, 0.1), (1.1, 0.6)])
 def test_delta_is_that_of_the_worse_order_of_the_worlds(rate, epsilon):
     """A Gaussian against its mixture with a shifted one, whose privacy loss has a closed form."""
-    x = np.linspace(-12.0, 13.0, 4001)
+    x, spacing = np.linspace(-12.0, 13.0, 4001, retstep=True)
     plain, mixed = norm.pdf(x), (1 - rate) * norm.pdf(x) + rate * norm.pdf(x - 1)
     above = 0.5 + np.log((np.exp(epsilon) - 1 + rate) / rate)
     tail, moved = norm.sf(above), norm.sf(above - 1)
     expected = (1 - rate) * tail + rate * moved - np.exp(epsilon) * tail
     for worlds in ((plain, mixed), (mixed, plain)):
-        curve = DensityCurve(*worlds, x[1] - x[0])
+        curve = DensityCurve(*worlds, spacing)
         assert curve.delta(epsilon) == pytest.approx(expected, rel=1e-3)
         assert curve.epsilon(expected) == pytest.approx(epsilon, rel=1e-3)
 
@@ -180,12 +179,11 @@ def test_draws_and_their_scores_follow_the_exact_law(sigma, changes):
     context = ScoringContext(1.0, sigma, STEPS, None, settings(**changes))
     ratios = likelihood_ratio(positions[:, :, None], context)[:, :, 0]
     for column, densities in enumerate(zip(law.world0, law.world1, strict=True)):
-        logs = [np.log(np.maximum(density, 1e-300)) for density in densities]
+        logs = np.log(np.maximum(densities, 1e-300))
         expected = np.interp(positions[:, column], law.positions, logs[0] - logs[1])
         np.testing.assert_allclose(ratios[:, column], expected, atol=1e-9)
         for world, density in enumerate(densities):
-            middles = (density[1:] + density[:-1]) / 2
-            cdf = np.concatenate([[0.0], np.cumsum(middles * law.spacing)])
+            cdf = cumulative_trapezoid(density, law.positions, initial=0.0)
             drawn = positions[world::2, column]
             test = kstest(drawn, lambda x, cdf=cdf: np.interp(x, law.positions, cdf))
             assert test.pvalue > 1e-4
