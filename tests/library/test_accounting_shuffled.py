@@ -111,7 +111,6 @@ def test_batches_of_a_pass_are_those_of_a_loader():
         batches = batches_of_pass(num_records=records, batch_size=size, drop_last=drop_last)
         assert batches == len(loader)
     for settings, message in (
-        ({"batches": 0}, "batches_per_pass is 0"),
         ({"batches": 2.5}, "batches_per_pass is 2.5"),
         ({"steps": 0}, "num_steps is 0"),
         ({"sigma": -1.0}, "noise_multiplier is -1.0"),
