@@ -33,12 +33,9 @@ def setting(**changes: Any) -> dict[str, Any]:
 def tails_of_step(
     adjacency: str, cuts: NDArray[np.float64], *, sample_rate: float, noise_multiplier: float
 ) -> NDArray[np.float64]:
-    """How likely one noisy gradient is above each cut, and below it, in world 0 and in world 1.
+    """Probabilities that a noisy gradient is above or below cuts, shape (tails, worlds, cuts).
 
     The densities' ratio rises with the gradient, so that no test is better than a threshold.
-
-    Returns:
-        Probabilities, shape (tails, worlds, cuts).
     """
     q, sigma = sample_rate, noise_multiplier
     centres = (1.0, -1.0 if adjacency == "substitute" else 0.0)

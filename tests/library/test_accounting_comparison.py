@@ -13,12 +13,10 @@ from dpcanary.errors import AccountingError
 from dpcanary.papers.pradhan.adjacency_ratio import draw_adjacency_ratio
 
 
-def compared(
-    rates: list[float], noises: list[float], steps: list[int], *, delta: float = 1e-5
-) -> pd.DataFrame:
-    return compare_adjacencies(
-        sample_rates=rates, noise_multipliers=noises, num_steps=steps, delta=delta
-    )
+def compared(*values: list[float], delta: float = 1e-5) -> pd.DataFrame:
+    """Of a grid of sample rates, noise multipliers and numbers of steps."""
+    grid = dict(zip(("sample_rates", "noise_multipliers", "num_steps"), values, strict=True))
+    return compare_adjacencies(**grid, delta=delta)
 
 
 def test_without_sampling_every_ratio_is_that_of_two_gaussian_mechanisms() -> None:

@@ -66,7 +66,6 @@ def experiment(*, figures: Any = None, settings: Any = None, **sweeps: Any) -> E
 
 
 def table_of(of: Experiment, *, shape: Shape = DIGITS, device: str = "cpu") -> pd.DataFrame:
-    """The jobs of an experiment whose datasets have this shape."""
     with patch.object(jobs, "shape_of", lambda dataset, *, folder: shape):
         return JobList(of, folder=None, device=device).table
 
@@ -74,10 +73,6 @@ def table_of(of: Experiment, *, shape: Shape = DIGITS, device: str = "cpu") -> p
 def rows_of(rule: str, of: Experiment, **options: Any) -> list[dict[str, Any]]:
     table = table_of(of, **options)
     return table[table["rule"] == rule].to_dict("records")
-
-
-def probes_of(rule: str, of: Experiment, **options: Any) -> list[Probe]:
-    return list(dict.fromkeys(row["probe"] for row in rows_of(rule, of, **options)))
 
 
 def parts_of(split: Split) -> Shape:
@@ -143,7 +138,6 @@ def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
 
 
 def assert_size(path: Path, rule: str, of: Experiment) -> None:
-    """The file is at most as large as planned, and hardly smaller."""
     planned = sum(row["disk"] for row in rows_of(rule, of))
     assert path.stat().st_size < planned < path.stat().st_size + 15_000
 
@@ -271,8 +265,10 @@ def test_audits_that_take_the_same_time_share_a_probe():
     same = {"seed": [1, 2], "max_grad_norm": [1.0, 2.0], "learning_rate": [0.1, 0.2]}
     same |= {"learning_rate_schedule": ["constant", "cosine"], "num_steps": [20, 40]}
     for key, values in {**same, **other, "canary": ["gradient", "natural"]}.items():
-        count = len(probes_of("train_shard", experiment(a={key: values})))
-        assert count == (2 if key in other else 1), key
+        probes_of_key = {
+            row["probe"] for row in rows_of("train_shard", experiment(a={key: values}))
+        }
+        assert len(probes_of_key) == (2 if key in other else 1), key
     of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
     shape = shape_of(of.settings.datasets["cifar10"], folder=None)
     assert len(of.audits) > 100
@@ -285,11 +281,13 @@ OF_PERIODS = {"sampling": "fixed", "sample_rate": None, "batch_size": 16, "canar
 def test_convolutions_are_timed_on_smaller_batches():
     shape = replace(DIGITS, num_records=80, features=(3, 32, 32))
     for batch in ({}, OF_PERIODS | {"batch_size": 40}):
-        [probe] = probes_of("train_shard", experiment(a=batch | {"model": "convnet"}), shape=shape)
-        assert (probe.factor, probe.shape.num_records) == (40 / 32, 64)
-        assert probe.stage.batch_size == (32 if batch else None)
-        [probe] = probes_of("train_shard", experiment(a=batch | {"model": "linear"}), shape=shape)
-        assert (probe.factor, probe.shape.num_records) == (1, 80)
+        convolving, linear = (
+            rows_of("train_shard", experiment(a=batch | {"model": model}), shape=shape)[0]["probe"]
+            for model in ("convnet", "linear")
+        )
+        assert (convolving.factor, convolving.shape.num_records) == (40 / 32, 64)
+        assert convolving.stage.batch_size == (32 if batch else None)
+        assert (linear.factor, linear.shape.num_records) == (1, 80)
 
 
 def fake_probe(work: Callable[[Probe], Seconds], **options: Any) -> Probe:
