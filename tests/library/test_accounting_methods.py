@@ -206,6 +206,8 @@ def test_a_curve_has_the_epsilons_of_single_calls_in_the_order_of_its_steps(meth
 
 
 def test_full_steps_are_collapsed_and_noise_that_is_not_given_is_asked_for() -> None:
+    sampled = Mechanism("substitute", sample_rate=0.5, num_steps=4, noise_multiplier=2.0)
+    assert sampled.collapsed() == sampled
     mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=4)
     full = mechanism.with_noise(2.0).collapsed()
     assert (full.noise_multiplier, full.num_steps) == (1.0, 1)
