@@ -1,6 +1,10 @@
-"""Accounting from the settings of a test, which hold those of the mechanism and the delta."""
+"""Accounting from the settings of a test, and the exact probabilities of one step."""
 
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
 
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
 from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
@@ -11,11 +15,10 @@ def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> Epsilon
     return account_epsilon(Mechanism(**mechanism), delta=delta, method=method)
 
 
-def uppers_of(
-    *, steps: list[int], delta: float, method: str = "pld", **mechanism: Any
-) -> list[float]:
-    longest = Mechanism(num_steps=max(steps, default=1), **mechanism)
-    return account_epsilon_curve(longest, steps=steps, delta=delta, method=method)
+def upper_of(*, num_steps: int, delta: float, method: str = "pld", **mechanism: Any) -> float:
+    known = Mechanism(num_steps=num_steps, **mechanism)
+    [upper] = account_epsilon_curve(known, steps=[num_steps], delta=delta, method=method)
+    return upper
 
 
 def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism: Any) -> float:
@@ -25,3 +28,18 @@ def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism:
 def setting(**changes: Any) -> dict[str, Any]:
     base = {"sample_rate": 0.25, "noise_multiplier": 5.574, "num_steps": 500, "delta": 1e-5}
     return {"adjacency": "substitute", **base, **changes}
+
+
+def tails_of_step(
+    adjacency: str, cuts: NDArray[np.float64], *, sample_rate: float, noise_multiplier: float
+) -> NDArray[np.float64]:
+    """Probabilities that a noisy gradient is above or below cuts, shape (tails, worlds, cuts).
+
+    The densities' ratio rises with the gradient, so that no test is better than a threshold.
+    """
+    q, sigma = sample_rate, noise_multiplier
+    centres = (1.0, -1.0 if adjacency == "substitute" else 0.0)
+    return np.array([
+        [(1 - q) * tail(cuts / sigma) + q * tail((cuts - centre) / sigma) for centre in centres]
+        for tail in (norm.sf, norm.cdf)
+    ])  # fmt: skip

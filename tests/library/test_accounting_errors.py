@@ -1,4 +1,4 @@
-"""What the accountants refuse, and what their messages say."""
+"""What accountants refuse and say, and which answers at every setting."""
 
 import re
 import subprocess
@@ -7,8 +7,13 @@ from inspect import signature
 from math import inf, nan
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
-from accounts import bounds_of, noise_for, setting, uppers_of
+from accounts import bounds_of, noise_for, setting, tails_of_step, upper_of
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
+from sampling import exhaustive
+from scipy.stats import norm
 
 from dpcanary import account_epsilon, calibrate_noise
 from dpcanary.accounting import account_epsilon_curve, privacy_profile
@@ -16,29 +21,31 @@ from dpcanary.accounting import epsilon as epsilon_module
 from dpcanary.accounting.accounted_overview import upper_bounds
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
-from dpcanary.accounting.epsilon import with_fallback
-from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
+from dpcanary.accounting.by_adjacency import account_by_adjacency
+from dpcanary.accounting.epsilon import all_methods
+from dpcanary.accounting.loose import renyi_divergences
+from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
+from dpcanary.accounting.noise_calibration import calibrate_with_fallback
+from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.total_variation import total_variation_bound
 from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 
 CONFIG_KEYS = {*Audit.model_fields, *Settings.model_fields}
 # Arguments of the library's functions that a config does not have: method, steps, epsilon.
-LIBRARY_ONLY = {
-    name
-    for function in (account_epsilon, account_epsilon_curve, calibrate_noise)
-    for name in {*signature(function).parameters} - {"mechanism"}
-} - CONFIG_KEYS
-
-
+FUNCTIONS = (account_epsilon, account_epsilon_curve, calibrate_noise)
+ARGUMENTS = {name for function in FUNCTIONS for name in signature(function).parameters}
+LIBRARY_ONLY = ARGUMENTS - {"mechanism"} - CONFIG_KEYS
 BAD = {
     "sample_rate": [0.0, 1.01, nan, True],
     "noise_multiplier": [0.0, -1.0, inf, "4", 10**400],  # the last one is beyond floats
     "num_steps": [0, 1.5, True],
     "delta": [0.0, 1.0, nan, None],
     "adjacency": ["replace"],
-    "method": ["rdp"],
+    "method": ["rdp", "closedform"],
 }
 
 
@@ -47,47 +54,39 @@ def test_bad_arguments_are_named(name: str, value: object) -> None:
     with pytest.raises(InputError, match=name) as caught:
         bounds_of(**setting(**{name: value}))
     assert repr(value) in str(caught.value)
+    assert (value == "closedform") is ("did you mean 'closed_form'" in str(caught.value))
 
 
 def test_bad_targets_steps_and_points_of_a_profile_are_named() -> None:
-    given = {name: value for name, value in setting().items() if name != "noise_multiplier"}
     for epsilon in (0.0, -1.0, inf, nan, True, "1", 1e5, 1e300):
         with pytest.raises(InputError, match=r"epsilon is .*finite number above 0"):
-            noise_for(**given, epsilon=epsilon)
+            noise_for(**setting(), epsilon=epsilon)
     # Sampling is so rare that delta covers the leak at any noise.
     with pytest.raises(AccountingError, match=r"sample_rate=0\.01, .*: no noise multiplier"):
         noise_for(adjacency="substitute", epsilon=1.0, delta=0.5, sample_rate=0.01, num_steps=1)
-    given = {name: value for name, value in setting().items() if name != "num_steps"}
+    mechanism = Mechanism("substitute", sample_rate=0.5, noise_multiplier=1.0, num_steps=2)
     for steps in ([], [0], [2, 1.5]):
         with pytest.raises(InputError, match="steps"):
-            uppers_of(**given, steps=steps)
-    mechanism = Mechanism("substitute", sample_rate=0.5, noise_multiplier=1.0, num_steps=2)
+            account_epsilon_curve(mechanism, steps=steps, delta=1e-5)
     for epsilon in (-1.0, nan, inf):
         with pytest.raises(InputError, match=r"^epsilons is .*; it must be"):
             privacy_profile(mechanism, epsilons=[1.0, epsilon])
-    with pytest.raises(InputError, match="did you mean 'closed_form'"):
-        bounds_of(**setting(method="closedform"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"method": "closed_form"}, "sample_rate=1 only"),
-        ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
-        ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
-        (
-            {"method": "group_privacy", "delta": 1e-12},
-            "^method='group_privacy' cannot account adjacency='subst.*rounding errors are too large"
-            ".*'pld' or 'prv', which account the substitution itself$",
-        ),
-        ({"method": "pld", "delta": 1e-14}, "rounding errors are too large"),
-        ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
-        ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
-        ({"method": "pld", "noise_multiplier": 1e-200}, "dp-accounting failed"),
-        ({"method": "prv", "noise_multiplier": 0.005}, "too small for its quadrature"),
-        ({"method": "prv", "num_steps": 10**6}, "epsilon would be known to"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"method": "closed_form"}, "sample_rate=1 only"),
+    ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
+    ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
+    ({"method": "group_privacy", "delta": 1e-12},
+     "^method='group_privacy' cannot account adjacency='subst.*rounding errors are too large"
+     ".*'pld' or 'prv', which account the substitution itself$"),
+    ({"method": "pld", "delta": 1e-14}, "rounding errors are too large"),
+    ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
+    ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
+    ({"method": "pld", "noise_multiplier": 1e-200}, "dp-accounting failed"),
+    ({"method": "prv", "noise_multiplier": 0.005}, "too small for its quadrature"),
+    ({"method": "prv", "num_steps": 10**6}, "epsilon would be known to"),
+])  # fmt: skip
 def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) -> None:
     with pytest.raises(AccountingError, match=reason) as caught:
         bounds_of(**setting(**changes))
@@ -98,15 +97,12 @@ def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) ->
 
 
 def test_numbers_that_cannot_be_are_refused(monkeypatch) -> None:
-    given = setting(method="closed_form")
-    curve = {name: value for name, value in given.items() if name != "num_steps"}
     for impossible in ((0.0, 1.0, inf), (0.0, nan, 1.0), (1.0, 0.5, 2.0), (-1.0, 0.5, 2.0)):
         answers = [EpsilonBounds(*impossible)]
         monkeypatch.setattr(epsilon_module, "_closed_form", lambda *_, answers=answers: answers)
-        with pytest.raises(AccountingError, match="came out as"):
-            bounds_of(**given)
-        with pytest.raises(AccountingError, match=r"came out as .*; raise noise_multiplier"):
-            uppers_of(**curve, steps=[1])
+        for account in (bounds_of, upper_of):
+            with pytest.raises(AccountingError, match=r"came out as .*; raise noise_multiplier"):
+                account(**setting(method="closed_form"))
 
 
 def test_failures_inside_prv_accountant_are_refusals_but_lack_of_memory_is_none(monkeypatch):
@@ -142,12 +138,16 @@ def _bounds_of_a_config(*, noise_multiplier: float = 5.0, **changes: object) -> 
 
 
 def test_a_config_that_exact_accountants_refuse_gets_loose_bounds_or_a_message(capsys) -> None:
-    rare = {"delta": 1e-14, "record_steps": (10**5,)}
-    for changes in ({"noise_multiplier": 0.05}, {"delta": 1e-17}, rare):
+    both, one = [("prv", "pld"), ("loose", "prv")], [("loose", "pld")]
+    rare = {"delta": 1e-14, "record_steps": (10**5,)}  # of so many steps, prv is not asked
+    for changes, fallbacks in (
+        ({"noise_multiplier": 0.05}, both), ({"delta": 1e-17}, both), (rare, one),
+    ):  # fmt: skip
         table = _bounds_of_a_config(**changes)
         assert table["accounting_method"].tolist() == ["loose"]
         assert 0 < table["epsilon_upper_add_remove"][0] < table["epsilon_upper_substitute"][0] < inf
-        assert "trying loose instead" in capsys.readouterr().err
+        warned = capsys.readouterr().err
+        assert re.findall(r"trying (\w+) instead: method='(\w+)'", warned) == fallbacks
     stage = {"adjacency": Adjacency.SUBSTITUTE, "sample_rate": 0.25, "accounted_steps": 500}
     targets = {"noise_multiplier": None, "target_epsilon": 1.0, "target_delta": 1e-17}
     noise = noise_of(NoiseStage(**stage, **targets))
@@ -165,24 +165,173 @@ def test_a_config_that_exact_accountants_refuse_gets_loose_bounds_or_a_message(c
     assert {"sample_rate", "noise_multiplier", "num_steps", "delta"} <= named <= CONFIG_KEYS
 
 
-CHAIN = [AccountingMethod.PLD, AccountingMethod.PRV, AccountingMethod.LOOSE]
+# Settings of the grid that all runs try, and the accountant that answers.
+METHODS = {
+    0: "pld", 1: "loose", 2: "loose", 3: "pld", 5: "closed_form", 6: "pld", 7: "pld",
+    85: "closed_form",  # delta near round-off
+    127: "loose",  # steep divergences
+    387: "prv",  # coarse losses
+    391: "pld",  # many rounded losses
+}  # fmt: skip
 
 
-def test_a_method_is_asked_only_where_those_before_it_refuse(capsys) -> None:
-    def answer(*refusing: str) -> tuple[str, AccountingMethod]:
-        def account(method: AccountingMethod) -> str:
-            if method.value in refusing:
-                raise AccountingError.about("x=1", reason=f"{method} is unfit", instead="nothing")
-            return f"by {method}"
+def grid() -> list[tuple[Mechanism, float]]:
+    """Mechanisms and deltas over all magnitudes; every fifth one without sampling."""
+    rng = np.random.default_rng(7)
+    settings = []
+    for index in range(500):
+        rate = 1.0 if index % 5 == 0 else float(10 ** rng.uniform(-7, 0))
+        mechanism = Mechanism(
+            "substitute" if index % 2 else "add_remove",
+            sample_rate=rate,
+            num_steps=int(10 ** rng.uniform(0, 6)),
+            noise_multiplier=float(10 ** rng.uniform(-1, 2)),
+        )
+        settings.append((mechanism, float(10 ** rng.uniform(-15, -1))))
+    return settings
 
-        return with_fallback(account, methods=CHAIN, instead="change x")
 
-    assert answer("prv") == ("by pld", AccountingMethod.PLD)
-    assert capsys.readouterr().err == ""
-    assert answer("pld") == ("by prv", AccountingMethod.PRV)
-    assert "trying prv instead: x=1: pld is unfit" in capsys.readouterr().err
-    assert answer("pld", "prv") == ("by loose", AccountingMethod.LOOSE)
-    assert "trying loose instead: x=1: prv is unfit" in capsys.readouterr().err
-    words = "pld is unfit; and by method 'prv': prv is unfit; and by method 'loose': loose is unfit"
-    with pytest.raises(AccountingError, match=f"^x=1: {words}; change x$"):
-        answer("pld", "prv", "loose")
+GRID = grid()
+
+
+def lower_bound_of_one_step(mechanism: Mechanism, delta: float) -> float:
+    """An epsilon that one step exceeds: that at which outputs above a threshold have more delta."""
+    sigma = mechanism.noise_multiplier
+    outputs = np.linspace(-2, 2, 41) + sigma * np.linspace(-8, 40, 41)
+    step = {"sample_rate": mechanism.sample_rate, "noise_multiplier": sigma}
+    (world0, world1), _ = tails_of_step(mechanism.adjacency, outputs, **step)
+    known = (world0 > delta) & (world1 > 0)
+    return np.log((world0[known] - delta) / world1[known]).max(initial=0.0)
+
+
+@pytest.mark.parametrize(
+    "index", [index if index in METHODS else exhaustive(index) for index in range(len(GRID))]
+)
+def test_every_setting_of_the_grid_is_accounted(index):
+    """Under both adjacencies, and within what is known independently."""
+    mechanism, delta = GRID[index]
+    epsilons = account_by_adjacency(mechanism, delta=delta)
+    assert METHODS.get(index, epsilons.method) == epsilons.method
+    q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.num_steps
+    for adjacency in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE):
+        epsilon = getattr(epsilons, adjacency)
+        assert 0 <= epsilon < np.inf
+        # Full batches are the Gaussian mechanism; sampling can only help.
+        unsampled = gdp_epsilon(mu=adjacency.sensitivity * steps**0.5 / sigma, delta=delta)
+        if q == 1:
+            assert epsilon == pytest.approx(unsampled, rel=2e-4, abs=1e-9)
+        elif epsilons.method != "loose":
+            assert epsilon <= unsampled * (1 + 1e-3) + 1e-6
+        # One step alone: the largest delta of the Gaussian, of which sampling takes the share q.
+        assert epsilon >= lower_bound_of_one_step(mechanism.under(adjacency), delta) * (1 - 1e-9)
+    if q < 1:
+        # The Rényi accountant of dp-accounting, for add/remove; its orders differ from ours.
+        renyi = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+        renyi.compose(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
+        assert epsilons.add_remove <= renyi.get_epsilon(delta) * 1.005 + 1e-9
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.03, 0.7), (0.4, 2.0), (1.0, 3.0)])
+@pytest.mark.parametrize(("adjacency", "centre"), [("zero_out", 0.0), ("substitute", -1.0)])
+def test_divergences_are_those_of_quadrature(adjacency, centre, q, sigma):
+    """By a fine sum of the integrand, whose tails are negligible at both ends."""
+    orders = np.array([1.01, 1.7, 4.0, 23.0])
+    expected = []
+    for order in orders:
+        outputs = np.linspace(-2 * order - 9 * sigma, 2 * order + 9 * sigma, 200_001)
+        with np.errstate(divide="ignore"):
+            absent, *logs = (
+                np.log(share) + norm.logpdf(outputs, mean, sigma)
+                for share, mean in ((1 - q, 0.0), (q, 1.0), (q, centre))
+            )
+        first, second = (np.logaddexp(absent, present) for present in logs)
+        integrals = [
+            np.trapezoid(np.exp(order * own + (1 - order) * other), outputs)
+            for own, other in ((first, second), (second, first))
+        ]
+        expected.append(np.log(max(integrals)) / (order - 1))
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=3, noise_multiplier=sigma)
+    np.testing.assert_allclose(renyi_divergences(mechanism, orders), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "delta", "most"),
+    [(0.1, 2.0, 200, 1e-5, 1.11), (0.5, 5.0, 50, 1e-8, 1.1), (1e-3, 0.8, 3000, 1e-6, 1.02)],
+)
+def test_the_loose_bound_is_above_the_exact_one_and_near(adjacency, q, sigma, steps, delta, most):
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=steps, noise_multiplier=sigma)
+    exact = account_epsilon(mechanism, delta=delta)
+    loose = account_epsilon(mechanism, delta=delta, method="loose")
+    assert exact.lower <= exact.upper <= loose.upper * (1 + 1e-9)
+    assert loose.upper <= most * exact.upper
+    assert loose.lower == 0.0
+
+
+def test_an_epsilon_is_zero_where_delta_covers_the_total_variation():
+    mechanism = Mechanism("substitute", sample_rate=1e-4, num_steps=1, noise_multiplier=2.0)
+    total_variation = 1e-4 * (2 * norm.cdf(1 / 2.0) - 1)
+    phases = [Phase(17.2, 5.5e-6, 500_000), Phase(17.0, 5.4e-6, 70_000)]
+    for epsilons, is_zero in (
+        (account_by_adjacency(mechanism, delta=1.001 * total_variation), True),
+        (account_by_adjacency(mechanism, delta=0.999 * total_variation), False),
+        (account_phases(phases, delta=8.7e-4), True),
+        (account_phases(phases, delta=8.7e-5), False),
+    ):
+        assert (epsilons.substitute == 0) is is_zero
+        assert epsilons.add_remove == 0 or not is_zero
+    # Of many steps this is only a bound, but it is below the grid's rounding.
+    many = Mechanism("substitute", sample_rate=1.9e-7, num_steps=64_563, noise_multiplier=75.9)
+    assert account_by_adjacency(many, delta=9e-4).substitute == 0
+
+
+@pytest.mark.parametrize(("adjacency", "q", "sigma", "steps", "most"), [
+    ("add_remove", 1e-3, 0.8, 3_000, 1.28),  # by the chi-squared divergence
+    ("substitute", 1e-3, 0.8, 3_000, 1.28),
+    ("add_remove", 1e-4, 0.15, 10, 1.01),  # by the sum over steps
+    ("substitute", 1e-4, 0.15, 10, 1.01),
+    ("add_remove", 1.0, 30.0, 40, 1.01),  # by the Gaussian mechanism
+    ("substitute", 0.9, 30.0, 40, 1.2),
+])  # fmt: skip
+def test_the_total_variation_is_bounded_from_above(adjacency, q, sigma, steps, most):
+    """By the delta at epsilon 0, which the losses round up."""
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=steps, noise_multiplier=sigma)
+    [delta] = privacy_profile(mechanism, epsilons=[0.0])
+    bound = total_variation_bound([mechanism])
+    assert delta * (1 - 1e-9) <= bound <= most * delta
+    # The phases of one mechanism are this mechanism; little noise bounds nothing.
+    parts = [mechanism.after(steps - 7), mechanism.after(7)]
+    assert total_variation_bound(parts) == pytest.approx(bound, rel=1e-9)
+    assert total_variation_bound([mechanism.with_noise(1e-3).after(10**6)]) >= 1 - 1e-9
+
+
+def test_rare_records_in_many_steps_are_accounted_within_a_third_of_a_fine_grid():
+    """One phase of a million records in batches of one; the fine grid is dp-accounting's own."""
+    mechanism = Mechanism("add_remove", sample_rate=1e-5, num_steps=100_000, noise_multiplier=1.0)
+    epsilon = account_by_adjacency(mechanism, delta=1e-7).add_remove
+    assert 0.0164 <= epsilon <= 0.0164 * 4 / 3
+
+
+def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
+    phases = [Phase(2.0, 0.05, 3_000), Phase(3.0, 0.1, 2_000)]
+    loose = account_phases(phases, delta=1e-14)
+    assert loose.method == "loose"
+    renyi = RdpAccountant()
+    for phase in phases:
+        event = PoissonSampledDpEvent(phase.sample_rate, GaussianDpEvent(phase.noise_multiplier))
+        renyi.compose(event, phase.num_steps)
+    assert loose.add_remove == pytest.approx(renyi.get_epsilon(1e-14), rel=1e-3)
+    # Between two trainings with the rarer batches and the larger noise, and the other way round.
+    known = {"adjacency": "substitute", "num_steps": 5_000, "delta": 1e-14, "method": "loose"}
+    least = upper_of(sample_rate=0.05, noise_multiplier=3.0, **known)
+    assert least < loose.substitute < upper_of(sample_rate=0.1, noise_multiplier=2.0, **known)
+
+
+def test_full_batches_are_calibrated_by_the_closed_form_and_slow_accountants_are_asked_seldom():
+    mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=300)
+    noise, method = calibrate_with_fallback(mechanism, epsilon=3.0, delta=1e-15, instead="stop")
+    assert method == "closed_form"
+    assert gdp_epsilon(mu=2 * 300**0.5 / noise, delta=1e-15) == pytest.approx(3.0, rel=1e-4)
+    few = Mechanism("substitute", sample_rate=0.1, num_steps=20_000, noise_multiplier=1.0)
+    assert [method.value for method in all_methods(few)] == ["pld", "prv", "loose"]
+    assert "prv" not in all_methods(few.after(20_001))

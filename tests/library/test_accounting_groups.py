@@ -18,36 +18,33 @@ from dpcanary.cli import app
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
 
+MECHANISM = Mechanism("substitute", sample_rate=0.05, num_steps=60, noise_multiplier=3.0)
+TRAINING = ["--sample-rate", "0.05", "--num-steps", "60", "--noise-multiplier", "3"]
+
 
 def printed(*arguments: str, is_refused: bool = False) -> str:
-    """What a command says in long lines, also one that refuses its arguments."""
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    """What a command says with this delta in long lines, also one that refuses its arguments."""
+    command = [*arguments, "--delta", "1e-6"]
+    result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert (result.exit_code != 0) is is_refused, result.output
     return f"{result.output} {result.exception}" if is_refused else result.stdout
-
-
-MECHANISM = Mechanism("substitute", sample_rate=0.05, num_steps=60, noise_multiplier=3.0)
 
 
 @pytest.mark.parametrize(("q", "sigma", "size"), [(0.2, 1.3, 2), (0.6, 3.0, 3)])
 def test_one_step_of_a_group_is_that_of_the_integrated_mixture(q, sigma, size):
     """Delta is the integral of the positive part, in either direction; by a fine sum."""
-    delta = 1e-4
-    outputs = np.linspace(-12 * sigma, size + 12 * sigma, 400_001)
-    shares = enumerate(binom.pmf(np.arange(size + 1), size, q))
-    with_group = sum(share * norm.pdf(outputs, number, sigma) for number, share in shares)
+    outputs, width = np.linspace(-12 * sigma, size + 12 * sigma, 400_001, retstep=True)
+    numbers = np.arange(size + 1)
+    with_group = binom.pmf(numbers, size, q) @ norm.pdf(outputs, numbers[:, None], sigma)
     without = norm.pdf(outputs, 0, sigma)
-    width = outputs[1] - outputs[0]
 
     def excess(epsilon: float) -> float:
-        deltas = [
-            np.maximum(first - exp(epsilon) * second, 0).sum() * width
-            for first, second in ((with_group, without), (without, with_group))
-        ]
-        return float(max(deltas)) - delta
+        pairs = ((with_group, without), (without, with_group))
+        deltas = [np.maximum(first - exp(epsilon) * second, 0).sum() for first, second in pairs]
+        return max(deltas) * width - 1e-4
 
     mechanism = Mechanism("add_remove", sample_rate=q, num_steps=1, noise_multiplier=sigma)
-    group = account_group(mechanism, group_size=size, delta=delta)
+    group = account_group(mechanism, group_size=size, delta=1e-4)
     expected = brentq(excess, 0.0, 50.0)
     assert expected - 1e-4 <= group.add_remove <= expected * 1.01 + 1e-3
     assert not group.substitute <= 2 * group.add_remove
@@ -77,25 +74,19 @@ def test_epsilons_grow_with_the_group_and_are_those_of_one_record_or_of_a_gaussi
     assert group.substitute == pytest.approx(gdp_epsilon(mu=2 * mu, delta=1e-6))
 
 
-TRAINING = ["--sample-rate", "0.05", "--num-steps", "60", "--noise-multiplier", "3"]
-
-
-def test_account_prints_the_epsilons_of_a_group():
-    expected = account_group(MECHANISM, group_size=3, delta=1e-6)
-    options = ["account", *TRAINING, "--delta", "1e-6", "--group-size", "3"]
-    assert json.loads(printed(*options, "--json"))["group"] == pytest.approx(vars(expected))
-    text = printed(*options)
+def test_account_takes_groups_and_phases():
+    of_group = ["account", *TRAINING, "--group-size", "3"]
+    group = account_group(MECHANISM, group_size=3, delta=1e-6)
+    assert json.loads(printed(*of_group, "--json"))["group"] == pytest.approx(vars(group))
+    text = printed(*of_group)
     assert "add/remove, 3 records" in text
     assert "substitute, 3 records" in text
 
-
-def test_account_takes_phases():
-    phases = [Phase(1.3, 0.02, 70), Phase(0.9, 0.01, 30)]
-    expected = account_phases(phases, delta=1e-6)
-    options = ["account", "--phase", "70,0.02,1.3", "--phase", "30,0.01,0.9", "--delta", "1e-6"]
+    options = ["account", "--phase", "70,0.02,1.3", "--phase", "30,0.01,0.9"]
+    phases = account_phases([Phase(1.3, 0.02, 70), Phase(0.9, 0.01, 30)], delta=1e-6)
     epsilons = json.loads(printed(*options, "--json"))["epsilon"]
-    assert epsilons["substitute"] == pytest.approx(expected.substitute)
-    assert epsilons["add_remove"] == pytest.approx(expected.add_remove)
+    assert epsilons["substitute"] == pytest.approx(phases.substitute)
+    assert epsilons["add_remove"] == pytest.approx(phases.add_remove)
     assert "2 phases, 100 steps, delta 1e-06" in printed(*options)
     for more, message in (
         (["--num-steps", "3"], "give --phase or --num-steps, not both"),
@@ -106,15 +97,15 @@ def test_account_takes_phases():
         (["--sampling", "shuffled"], "shuffled batches are accounted in one phase"),
     ):
         assert message in printed(*options, *more, is_refused=True)
-    without_noise = printed("account", *TRAINING[:4], "--delta", "1e-6", is_refused=True)
+    without_noise = printed("account", *TRAINING[:4], is_refused=True)
     assert "give --noise-multiplier, or --phase" in without_noise
 
 
 def test_a_statement_about_several_records_names_their_number():
-    options = ["statement", *TRAINING, "--delta", "1e-6"]
+    options = ["statement", *TRAINING]
     for unit in ("all records of one user", "every image of a person"):
-        said = printed(*options, "--unit", unit, is_refused=True)
-        assert "speaks of several records" in said
+        refusal = printed(*options, "--unit", unit, is_refused=True)
+        assert "speaks of several records" in refusal
     text = " ".join(printed(*options, "--unit", "one visit", "--group-size", "2").split())
     group = account_group(MECHANISM, group_size=2, delta=1e-6)
     assert f"is protected by ({np.ceil(100 * group.add_remove) / 100:.2f}, 1e-06)" in text

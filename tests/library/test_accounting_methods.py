@@ -1,27 +1,32 @@
 """One contract for all accountants: known epsilons, order, agreement, and phases."""
 
 from collections.abc import Callable
+from inspect import signature
 from itertools import product
-from math import isnan, sqrt
+from math import exp, inf, isnan, log, nan, sqrt
+from time import process_time
 from typing import Any
 
 import numpy as np
 import pytest
-from accounts import bounds_of, noise_for, setting, uppers_of
+from accounts import bounds_of, noise_for, setting, tails_of_step, upper_of
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import some_of
+from scipy.stats import norm
 
-from dpcanary import account_by_adjacency, account_epsilon, calibrate_noise
-from dpcanary.accounting import Phase, account_phases, gdp_epsilon, gdp_mu
+from dpcanary import account_by_adjacency, account_epsilon
+from dpcanary.accounting import Phase, account_epsilon_curve, account_phases
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
-from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
 from dpcanary.errors import InputError
 
 PLD, PRV, CLOSED_FORM, GROUP_PRIVACY, LOOSE = AccountingMethod
+BOTH = ("add_remove", "substitute")
 SENSITIVITY = {"substitute": 2, "add_remove": 1, "zero_out": 1}
 EXAMPLES = {CLOSED_FORM: 100, PLD: 4, GROUP_PRIVACY: 2}  # one for others, which are slow
 each_method = pytest.mark.parametrize("method", AccountingMethod)
@@ -35,15 +40,14 @@ def settings_for(method: AccountingMethod) -> st.SearchStrategy[dict[str, Any]]:
     adjacencies = [Adjacency.SUBSTITUTE] if method is GROUP_PRIVACY else [*Adjacency]
     # Rare sampling takes prv long, and group privacy refuses it for large epsilons.
     rates = log_uniform(0.25 if method in (PRV, GROUP_PRIVACY) else 0.02, 0.5)
-    return st.fixed_dictionaries(
-        {
-            "method": st.just(method),
-            "adjacency": st.sampled_from(adjacencies),
-            "sample_rate": st.just(1.0) if method is CLOSED_FORM else rates,
-            "noise_multiplier": log_uniform(3.0, 20.0),
-            "num_steps": st.integers(1, 16),
-            "delta": log_uniform(1e-8, 1e-2),
-        }
+    return st.builds(
+        dict,
+        method=st.just(method),
+        adjacency=st.sampled_from(adjacencies),
+        sample_rate=st.just(1.0) if method is CLOSED_FORM else rates,
+        noise_multiplier=log_uniform(3.0, 20.0),
+        num_steps=st.integers(1, 16),
+        delta=log_uniform(1e-8, 1e-2),
     )
 
 
@@ -51,8 +55,57 @@ def for_examples(method: AccountingMethod, holds: Callable[..., None], **strateg
     settings(max_examples=EXAMPLES.get(method, 1))(given(**strategies)(holds))()
 
 
-def upper(*, num_steps: int, **given: Any) -> float:
-    return uppers_of(steps=[num_steps], **given)[0]
+# (sample_rate, noise_multiplier): epsilon under add/remove, under substitute and by group privacy,
+# at delta 1e-5 after 500 steps, printed to three digits.
+ANCHORS = {
+    (1.0, 22.370): (4.375, 9.992, 11.042),
+    (0.25, 42.080): (0.465, 0.990, 0.994),
+    (0.25, 5.574): (4.475, 9.997, 11.399),
+    (0.0625, 10.495): (0.470, 0.993, 1.006),
+    (0.0625, 1.6773): (4.140, 7.997, 10.579),
+}
+
+
+def test_upper_epsilons_match_the_table() -> None:
+    kinds = [("add_remove", PLD), ("substitute", PLD), ("substitute", GROUP_PRIVACY)]
+    for (q, sigma), epsilons in ANCHORS.items():
+        given = setting(sample_rate=q, noise_multiplier=sigma)
+        uppers = [upper_of(**given | {"adjacency": name}, method=by) for name, by in kinds]
+        assert uppers == pytest.approx(epsilons, abs=6e-4), (q, sigma)
+
+
+def divergence(adjacency: str, epsilon: float, **step: float) -> float:
+    """Hockey-stick divergence of one step in the worse direction, without a loss distribution."""
+    reach = 12 * step["noise_multiplier"] + 1
+    above, below = tails_of_step(adjacency, np.linspace(-reach, reach, 200_001), **step)
+    excesses = (above[0] - exp(epsilon) * above[1], below[1] - exp(epsilon) * below[0])
+    return float(np.max(excesses))
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.25, 2.0), (0.05, 0.8), (0.7, 5.0)])
+def test_one_sampled_step_has_the_divergence_of_its_best_threshold(q: float, sigma: float) -> None:
+    step = {"sample_rate": q, "noise_multiplier": sigma}
+    for method, adjacency in product((PLD, PRV), BOTH):
+        given = setting(adjacency=adjacency, num_steps=1, delta=1e-4, method=method, **step)
+        epsilons = vars(bounds_of(**given)).values()
+        lower, estimate, upper = (divergence(adjacency, epsilon, **step) for epsilon in epsilons)
+        assert lower >= 1e-4 * (1 - 1e-6)
+        assert estimate == pytest.approx(1e-4, rel=2e-3)
+        assert upper <= 1e-4 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("adjacency", BOTH)
+def test_noise_at_rare_sampling_is_right_and_soon_found(adjacency: str) -> None:
+    """Most losses of a step are tiny, but some are large: one grid for both would be huge."""
+    q, epsilon, delta = 0.001, 10.0, 1e-5
+    start = process_time()
+    sigma = noise_for(adjacency=adjacency, epsilon=epsilon, delta=delta, sample_rate=q, num_steps=1)
+    assert process_time() - start < 10
+    exact, less = (
+        divergence(adjacency, epsilon, sample_rate=q, noise_multiplier=noise)
+        for noise in (sigma, sigma * (1 - 1e-4))
+    )
+    assert exact <= delta < less
 
 
 @each_method
@@ -62,9 +115,9 @@ def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(method
         del signs["sample_rate"]
 
     def holds(start: dict[str, Any]) -> None:
-        before = upper(**start)
+        before = upper_of(**start)
         for name, sign in signs.items():
-            after = upper(**start | {name: 2 * start[name]})
+            after = upper_of(**start | {name: 2 * start[name]})
             assert sign * (after - before) > 0 or before == after == 0
 
     for_examples(method, holds, start=settings_for(method))
@@ -75,21 +128,25 @@ def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(method
 def test_adjacencies_are_ordered(start) -> None:
     """Group privacy bounds a substitution by a removal and an addition."""
     add_remove, zero_out, substitute = (
-        upper(**start | {"adjacency": name}) for name in ("add_remove", "zero_out", "substitute")
+        upper_of(**start | {"adjacency": name}) for name in ("add_remove", "zero_out", "substitute")
     )
-    group = upper(**start | {"adjacency": "substitute", "method": GROUP_PRIVACY})
+    group = upper_of(**start | {"adjacency": "substitute", "method": GROUP_PRIVACY})
     assert add_remove == zero_out <= substitute
     assert add_remove < substitute or substitute == 0
     assert substitute <= group * (1 + 1e-3) + 1e-6  # the errors of their grids
 
 
+def test_prv_has_the_values_of_add_remove_for_zero_out() -> None:
+    same = [bounds_of(**setting(adjacency=name), method=PRV) for name in ("zero_out", "add_remove")]
+    assert same[0] == same[1]
+
+
 @each_method
 def test_calibration_and_accounting_are_inverse(method) -> None:
     def holds(start: dict[str, Any], epsilon: float) -> None:
-        given = {name: value for name, value in start.items() if name != "noise_multiplier"}
-        sigma = noise_for(**given, epsilon=epsilon)
-        assert upper(**given, noise_multiplier=sigma) <= epsilon
-        assert upper(**given, noise_multiplier=sigma * (1 - 1e-4)) > epsilon
+        sigma = noise_for(**start, epsilon=epsilon)
+        assert upper_of(**start | {"noise_multiplier": sigma}) <= epsilon
+        assert upper_of(**start | {"noise_multiplier": sigma * (1 - 1e-4)}) > epsilon
 
     # Group privacy needs a delta that is far smaller the larger epsilon is, and then refuses it.
     most = 4.0 if method is GROUP_PRIVACY else 100.0
@@ -117,22 +174,20 @@ def test_full_batches_are_a_gaussian_mechanism(method, adjacency) -> None:
 def test_nothing_leaks_where_delta_covers_it(method) -> None:
     given = setting(sample_rate=1.0, noise_multiplier=1e4, num_steps=1, delta=0.01, method=method)
     bounds = bounds_of(**given)
-    assert isinstance(bounds, EpsilonBounds)
     assert bounds.lower == 0.0
     assert bounds.upper <= (2e-3 if method is PRV else 0.0)
 
 
 MECHANISMS = [(0.25, 5.574, 500), (0.01, 1.0, 1000), (0.0625, 1.6773, 500), (0.25, 0.7, 3)]
 MECHANISMS += [(0.001, 0.25, 10), (0.9, 2.0, 10), (1.0, 22.37, 500)]  # rates, noises, steps
-CASES = [*product(MECHANISMS, (1e-5, 1e-8), ("add_remove", "substitute"))]
+CASES = [*product(MECHANISMS, (1e-5, 1e-8), BOTH)]
 
 
 @pytest.mark.parametrize(("mechanism", "delta", "adjacency"), some_of(CASES, every=7))
 def test_prv_and_pld_agree(mechanism, delta, adjacency) -> None:
-    q, sigma, steps = mechanism
-    given = {"adjacency": adjacency, "sample_rate": q, "noise_multiplier": sigma, "delta": delta}
-    given |= {"num_steps": steps}
-    pld, prv = (bounds_of(**given, method=method) for method in (PLD, PRV))
+    known = dict(zip(("sample_rate", "noise_multiplier", "num_steps"), mechanism, strict=True))
+    known |= {"adjacency": adjacency, "delta": delta}
+    pld, prv = (bounds_of(**known, method=method) for method in (PLD, PRV))
     # Each interval holds the other's best value, up to 1e-4, and the best values nearly agree.
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
     assert prv.lower <= pld.estimate <= prv.upper
@@ -141,37 +196,27 @@ def test_prv_and_pld_agree(mechanism, delta, adjacency) -> None:
 
 @each_method
 def test_a_curve_has_the_epsilons_of_single_calls_in_the_order_of_its_steps(method) -> None:
-    given = setting(sample_rate=1.0 if method is CLOSED_FORM else 0.25, method=method)
-    del given["num_steps"]
-    steps = [100, 5, 20]
-    curve = uppers_of(**given, steps=steps)
-    single = [bounds_of(**given, num_steps=count).upper for count in steps]
+    rate, steps = 1.0 if method is CLOSED_FORM else 0.25, [100, 5, 20]
+    mechanism = Mechanism("substitute", sample_rate=rate, noise_multiplier=5.574, num_steps=1)
+    curve = account_epsilon_curve(mechanism, steps=steps, delta=1e-5, method=method)
+    longer = [mechanism.after(count) for count in steps]
+    single = [account_epsilon(own, delta=1e-5, method=method).upper for own in longer]
     assert curve == pytest.approx(single, rel=1e-9)
     assert curve[1] < curve[2] < curve[0]
 
 
-def test_prv_has_the_values_of_add_remove_for_zero_out() -> None:
-    same = [bounds_of(**setting(adjacency=name), method=PRV) for name in ("zero_out", "add_remove")]
-    assert same[0] == same[1]
-
-
 def test_full_steps_are_collapsed_and_noise_that_is_not_given_is_asked_for() -> None:
-    steps = {"num_steps": 4, "noise_multiplier": 2.0}
-    sampled = Mechanism(Adjacency.SUBSTITUTE, sample_rate=0.5, **steps)
-    assert sampled.collapsed() is sampled
-    full = Mechanism(Adjacency.SUBSTITUTE, sample_rate=1.0, **steps).collapsed()
+    sampled = Mechanism("substitute", sample_rate=0.5, num_steps=4, noise_multiplier=2.0)
+    assert sampled.collapsed() == sampled
+    mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=4)
+    full = mechanism.with_noise(2.0).collapsed()
     assert (full.noise_multiplier, full.num_steps) == (1.0, 1)
-    mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500)
     with pytest.raises(InputError, match="noise_multiplier is nan"):
         account_epsilon(mechanism, delta=1e-5, method="closed_form")
-    same = Mechanism("substitute", sample_rate=1.0, num_steps=500, noise_multiplier=float("nan"))
+    same = mechanism.with_noise(float("nan"))
     assert mechanism == same
     assert hash(mechanism) == hash(same)
     assert mechanism != mechanism.with_noise(1.0)
-    sigma = calibrate_noise(mechanism, epsilon=9.992, delta=1e-5, method="closed_form")
-    known = mechanism.with_noise(sigma)
-    assert account_epsilon(known, delta=1e-5, method="closed_form").upper <= 9.992
-    assert known.under("add_remove").adjacency is Adjacency.ADD_REMOVE
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -186,14 +231,10 @@ def test_the_noise_of_an_audit_is_calibrated_under_its_adjacency(adjacency) -> N
     assert noise_of(shuffled) == pytest.approx(moves * exact, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("noises", "steps", "most"),
-    [
-        ([12.0, 20.0, 9.0], [30, 50, 1], 1.001),
-        ([6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02),
-    ],
-    ids=["few", "hundreds"],
-)
+@pytest.mark.parametrize(("noises", "steps", "most"), [
+    ([12.0, 20.0, 9.0], [30, 50, 1], 1.001),
+    ([6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02),
+], ids=["few", "hundreds"])  # fmt: skip
 def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps, most) -> None:
     """Noise of more than 100 phases is rounded, never up: nearly all are just below a grid's."""
     phases = [Phase(float(noise), 1.0, count) for noise, count in zip(noises, steps, strict=True)]
@@ -205,15 +246,17 @@ def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps,
     assert isnan(epsilons.group_privacy)
 
 
-@pytest.mark.parametrize(("noise", "rate"), [(0.9, 0.02), (2.0, 0.3)])
-def test_phases_of_the_same_kind_are_one(noise, rate) -> None:
+def test_phases_of_the_same_kind_are_one() -> None:
+    noise, rate = 0.9, 0.02
     mechanism = Mechanism("substitute", sample_rate=rate, num_steps=90, noise_multiplier=noise)
     whole = account_by_adjacency(mechanism, delta=1e-6)
-    assert account_phases([Phase(noise, rate, 40), Phase(noise, rate, 50)], delta=1e-6) == whole
-    # Two phases that hardly differ are composed.
-    parts = account_phases([Phase(noise, rate, 40), Phase(noise + 1e-9, rate, 50)], delta=1e-6)
-    assert parts.substitute == pytest.approx(whole.substitute, rel=2e-3)
-    assert parts.add_remove == pytest.approx(whole.add_remove, rel=2e-3)
+    same, composed = (
+        account_phases([Phase(noise, rate, 40), Phase(noise + change, rate, 50)], delta=1e-6)
+        for change in (0.0, 1e-9)
+    )
+    assert same == whole
+    assert composed.substitute == pytest.approx(whole.substitute, rel=2e-3)
+    assert composed.add_remove == pytest.approx(whole.add_remove, rel=2e-3)
 
 
 def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
@@ -233,3 +276,42 @@ def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
     ):
         with pytest.raises(InputError, match=message):
             account_phases(phases, delta=delta)
+
+
+@given(log_mu=st.floats(-7, 4), log_delta=st.floats(-35, -4.6))
+def test_gaussian_conversions_invert_each_other(log_mu: float, log_delta: float) -> None:
+    mu, delta = exp(log_mu), exp(log_delta)
+    epsilon = gdp_epsilon(mu=mu, delta=delta)
+    if gdp_delta(mu=mu, epsilon=0.0) <= delta:
+        assert epsilon == 0.0
+        return
+    assert epsilon > 0
+    assert gdp_delta(mu=mu, epsilon=epsilon) == pytest.approx(delta, rel=1e-8)
+    assert gdp_mu(epsilon=epsilon, delta=delta) == pytest.approx(mu, rel=1e-8)
+
+
+def test_gaussian_delta_matches_direct_integration_and_conversions_have_their_ends() -> None:
+    for mu, epsilon in [(0.5, 0.3), (2.0, 3.0), (4.0, 12.0), (1.0, -0.7)]:
+        x = np.linspace(epsilon / mu - mu / 2, epsilon / mu + 12, 400_001)
+        excess = norm.pdf(x) * -np.expm1(epsilon - mu * x - mu**2 / 2)
+        direct = np.trapezoid(excess, x)
+        assert gdp_delta(mu=mu, epsilon=epsilon) == pytest.approx(direct, rel=1e-8)
+    assert gdp_epsilon(mu=0.0, delta=1e-5) == 0.0
+    assert gdp_epsilon(mu=inf, delta=1e-5) == gdp_mu(epsilon=inf, delta=1e-5) == inf
+    assert gdp_delta(mu=0.0, epsilon=1.0) == 0.0
+    assert gdp_delta(mu=0.0, epsilon=log(0.25)) == pytest.approx(0.75)
+    assert gdp_delta(mu=inf, epsilon=1.0) == 1.0
+    assert gdp_delta(mu=gdp_mu(epsilon=0.0, delta=1e-5), epsilon=0.0) == pytest.approx(1e-5)
+
+
+BAD = {"mu": (-1.0, nan), "delta": (0.0, 1.0, nan), "epsilon": (nan,)}
+
+
+@pytest.mark.parametrize("function", [gdp_delta, gdp_epsilon, gdp_mu])
+def test_gaussian_conversions_refuse_bad_arguments(function) -> None:
+    good = dict.fromkeys(signature(function).parameters, 0.5)
+    further = {gdp_delta: [("epsilon", inf)], gdp_mu: [("epsilon", -1.0)]}
+    cases = [(name, value) for name in good for value in BAD[name]]
+    for name, value in cases + further.get(function, []):
+        with pytest.raises(InputError, match=name):
+            function(**good | {name: value})

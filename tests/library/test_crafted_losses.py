@@ -1,10 +1,11 @@
-"""The adversary of a crafted loss landscape: its exact law, draws and scores."""
+"""Losses that papers craft: their exact laws, draws and scores, and the literal DP-SGD loop."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
+import torch
+from scipy.integrate import cumulative_trapezoid, quad
 from scipy.stats import kstest, norm
 
 from dpcanary.accounting.curve import GaussianCurve
@@ -32,6 +33,7 @@ from dpcanary.papers.cebere.loss_landscape import (
     process_of,
     two_levels,
 )
+from dpcanary.papers.published.encoding_loss import EncodingLoss
 from dpcanary.scoring.scores import ScoringContext
 
 DELTA = 1e-5
@@ -39,11 +41,9 @@ STEPS = (1, 2, 5, 25)
 DIVERGING, CONVERGING = LandscapeShape
 
 
-def settings(batch_size: int = 2, shape: str = "diverging", **changes: object) -> dict:
-    known = {"adjacency": "add_remove", "batch_size": batch_size, "landscape": shape}
-    known |= changes
-    known.setdefault("landscape_threshold", middle(Adjacency(str(known["adjacency"]))))
-    return known
+def settings(adjacency: str = "add_remove", **changes: object) -> dict:
+    known = {"batch_size": 2, "landscape": "diverging", "adjacency": adjacency}
+    return known | {"landscape_threshold": middle(Adjacency(adjacency))} | changes
 
 
 def law_of(sigma: float, **changes: object) -> Law:
@@ -65,19 +65,15 @@ def test_a_constant_gradient_only_adds_noise(sigma, batch_size):
 
 def density_at(y: float, start: float, process: Process) -> float:
     """The density after the second step: by adaptive integration over each cell."""
-    cells = [start - 40.0, *process.landscape.edges, start + 40.0]
+
+    def integrand(x: float, move: float) -> float:
+        return norm.pdf(x, start, process.first_noise) * norm.pdf(y, x + move, process.step_noise)
+
+    cells = pairwise([start - 40.0, *process.landscape.edges, start + 40.0])
+    precision = {"epsabs": 0, "epsrel": 1e-11, "limit": 400}
     return sum(
-        quad(
-            lambda x, move=move: (
-                norm.pdf(x, start, process.first_noise) * norm.pdf(y, x + move, process.step_noise)
-            ),
-            *cell,
-            points=sorted(np.clip([y - move], *cell)),
-            epsabs=0,
-            epsrel=1e-11,
-            limit=400,
-        )[0]
-        for cell, move in zip(pairwise(cells), process.landscape.moves, strict=True)
+        quad(integrand, *cell, args=(move,), points=[np.clip(y - move, *cell)], **precision)[0]
+        for cell, move in zip(cells, process.landscape.moves, strict=True)
     )
 
 
@@ -100,26 +96,25 @@ def test_the_second_step_is_that_of_adaptive_integration(landscape, step_noise):
 @pytest.mark.parametrize(("adjacency", "sensitivity"), [("add_remove", 1.0), ("substitute", 2.0)])
 def test_no_step_gives_more_than_the_first(adjacency, sensitivity):
     curves = curves_of(law_of(2.0, adjacency=adjacency, batch_size=4))
-    by_step = [curve.epsilon(DELTA) for curve in curves]
-    accounted = gdp_epsilon(mu=sensitivity / 2.0, delta=DELTA)
-    assert by_step[0] == pytest.approx(accounted, abs=1e-4)
-    assert (np.diff(by_step) < 1e-6).all()
+    first, *later = (curve.epsilon(DELTA) for curve in curves)
+    assert first == pytest.approx(gdp_epsilon(mu=sensitivity / 2.0, delta=DELTA), abs=1e-4)
+    assert (np.diff([first, *later]) < 1e-6).all()
 
 
 def test_pushing_apart_gives_the_paper_s_figures_and_pulling_together_does_not():
     """B = 16 keeps the mu of the first step; B = 1 and sigma = 1 keep 0.92 of it, to the end."""
 
-    def curves(sigma: float, batch_size: int, shape: str = "diverging") -> list[DensityCurve]:
-        known = settings(batch_size, shape)
-        return exact_curves(known, noise_multiplier=sigma, steps=STEPS)
+    def curves(sigma: float, **changes: object) -> list[DensityCurve]:
+        return exact_curves(settings(**changes), noise_multiplier=sigma, steps=STEPS)
 
-    mus = [8 * largest_mu(curve) for curve in curves(8.0, 16)]
+    mus = [8 * largest_mu(curve) for curve in curves(8.0, batch_size=16)]
     np.testing.assert_allclose(mus, 1.0, atol=1e-3)
-    of_batch_1 = curves(1.0, 1)
+    of_batch_1 = curves(1.0, batch_size=1)
     mus = [largest_mu(curve) for curve in of_batch_1]
     np.testing.assert_allclose(mus, [1, 0.946, 0.924, 0.922], atol=1e-3)
-    assert largest_mu(curves(1.0, 16, "converging")[-1]) < 0.02
-    assert largest_mu(curves(1.0, 1, "converging")[-1]) < 0.002
+    for batch_size, most in ((16, 0.02), (1, 0.002)):
+        pulled = curves(1.0, batch_size=batch_size, landscape="converging")
+        assert largest_mu(pulled[-1]) < most
     # Where the curve is not Gaussian, the epsilon of the largest mu says too much.
     assert of_batch_1[-1].epsilon(DELTA) == pytest.approx(1.0846, abs=1e-3)
     assert gdp_epsilon(mu=mus[-1], delta=DELTA) == pytest.approx(3.985, abs=1e-3)
@@ -142,13 +137,13 @@ def test_epsilon_and_delta_agree():
 @pytest.mark.parametrize(("epsilon", "rate"), [(0.05, 0.6), (0.4, 0.1), (1.1, 0.6)])
 def test_delta_is_that_of_the_worse_order_of_the_worlds(rate, epsilon):
     """A Gaussian against its mixture with a shifted one, whose privacy loss has a closed form."""
-    x = np.linspace(-12.0, 13.0, 4001)
+    x, spacing = np.linspace(-12.0, 13.0, 4001, retstep=True)
     plain, mixed = norm.pdf(x), (1 - rate) * norm.pdf(x) + rate * norm.pdf(x - 1)
     above = 0.5 + np.log((np.exp(epsilon) - 1 + rate) / rate)
     tail, moved = norm.sf(above), norm.sf(above - 1)
     expected = (1 - rate) * tail + rate * moved - np.exp(epsilon) * tail
     for worlds in ((plain, mixed), (mixed, plain)):
-        curve = DensityCurve(*worlds, x[1] - x[0])
+        curve = DensityCurve(*worlds, spacing)
         assert curve.delta(epsilon) == pytest.approx(expected, rel=1e-3)
         assert curve.epsilon(expected) == pytest.approx(epsilon, rel=1e-3)
 
@@ -178,7 +173,7 @@ def positions_of(count: int, sigma: float, **changes: object) -> Array:
 @pytest.mark.parametrize(("sigma", "changes"), [
     (1.0, {"batch_size": 1}),
     (4.0, {"batch_size": 16, "adjacency": "substitute"}),
-    (2.0, {"shape": "converging"}),
+    (2.0, {"landscape": "converging"}),
     (1.0, {"landscape_threshold": 2.5}),
 ])  # fmt: skip
 def test_draws_and_their_scores_follow_the_exact_law(sigma, changes):
@@ -186,12 +181,89 @@ def test_draws_and_their_scores_follow_the_exact_law(sigma, changes):
     context = ScoringContext(1.0, sigma, STEPS, None, settings(**changes))
     ratios = likelihood_ratio(positions[:, :, None], context)[:, :, 0]
     for column, densities in enumerate(zip(law.world0, law.world1, strict=True)):
-        logs = [np.log(np.maximum(density, 1e-300)) for density in densities]
+        logs = np.log(np.maximum(densities, 1e-300))
         expected = np.interp(positions[:, column], law.positions, logs[0] - logs[1])
         np.testing.assert_allclose(ratios[:, column], expected, atol=1e-9)
         for world, density in enumerate(densities):
-            middles = (density[1:] + density[:-1]) / 2
-            cdf = np.concatenate([[0.0], np.cumsum(middles * law.spacing)])
+            cdf = cumulative_trapezoid(density, law.positions, initial=0.0)
             drawn = positions[world::2, column]
             test = kstest(drawn, lambda x, cdf=cdf: np.interp(x, law.positions, cdf))
             assert test.pvalue > 1e-4
+
+
+C, LEARNING_RATE, SIGMA, NUM_STEPS = 2.5, 0.3, 0.8, 8
+SECOND_SIGN = {Adjacency.ADD_REMOVE: 0, Adjacency.ZERO_OUT: 0, Adjacency.SUBSTITUTE: -1}
+adjacencies = pytest.mark.parametrize("adjacency", Adjacency)
+
+
+def step_ratio(gradient: torch.Tensor, q: float, second: int) -> torch.Tensor:
+    """The log of p0 / p1 of one noisy gradient in units of C, from the densities themselves."""
+    noise = torch.distributions.Normal(0.0, SIGMA)
+
+    def density(sign: int) -> torch.Tensor:
+        return (1 - q) * noise.log_prob(gradient).exp() + q * noise.log_prob(gradient - sign).exp()
+
+    return torch.log(density(1) / density(second))
+
+
+def record_loss(model: torch.Tensor, others: int, q: float, second: int) -> torch.Tensor:
+    """The loss of a record that is not the canary, of a model of shape (2,), as documented."""
+    x, y = model / (LEARNING_RATE * C)
+    width, resolution, expected = 16 * SIGMA, 2.0**-10, others * q
+    goal = width * (torch.round(y / width) + torch.round(step_ratio(-x, q, second) / resolution))
+    return (x**2 + (y - goal) ** 2) * C**2 * LEARNING_RATE / (2 * expected)
+
+
+gradient_of = torch.func.grad(record_loss)
+
+
+def clipped(gradients: torch.Tensor) -> torch.Tensor:
+    norms = gradients.norm(dim=-1, keepdim=True)
+    return gradients * torch.clamp(C / norms, max=1.0)
+
+
+def dp_sgd(loss: EncodingLoss, run: int) -> tuple[np.ndarray, float]:
+    """The literal loop: the last model in units of C, and the ratio of all noisy gradients."""
+    q, second = loss.sample_rate, SECOND_SIGN[loss.adjacency]
+    sign, generator = (1, second)[run % 2], np.random.default_rng(run)
+    model, ratio = torch.tensor(loss.start * LEARNING_RATE * C), 0.0
+    for _ in range(NUM_STEPS):
+        gradient = gradient_of(model, loss.num_others, q, second)  # of each of these records
+        batch = torch.from_numpy(generator.random(loss.num_others) < q)
+        total = clipped(gradient.expand(loss.num_others, 2))[batch].sum(dim=0)
+        canary = torch.zeros(2, dtype=torch.float64)
+        if generator.random() < q:
+            canary = clipped(torch.tensor([sign * 10 * C, 0.0], dtype=torch.float64))
+            canary = canary.nan_to_num()  # a gradient of 0 has no direction
+        noise = torch.from_numpy(generator.standard_normal(2)) * SIGMA * C
+        ratio += float(step_ratio((canary + noise)[0] / C, q, second))
+        model = model - LEARNING_RATE * (total + canary + noise)
+    return model.numpy() / (LEARNING_RATE * C), ratio
+
+
+@adjacencies
+@pytest.mark.parametrize("q", [1.0, 0.4])
+def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency, q):
+    loss = EncodingLoss(q, SIGMA, adjacency, expected_batch=2e5)
+    runs = [dp_sgd(loss, run) for run in range(8)]
+    models, ratios = (np.array(part) for part in zip(*runs, strict=True))
+    # Exact but for rounding at q = 1, where batches are certain.
+    error = NUM_STEPS * loss.resolution / 2 + (0.0 if q == 1.0 else 0.03)
+    np.testing.assert_allclose(loss.decoded(models), ratios, atol=error, rtol=0)
+    in_float32 = models.astype(np.float32)
+    np.testing.assert_allclose(loss.decoded(in_float32), ratios, atol=error + 1e-4, rtol=0)
+    # The same loop with a loss that is linear would leave a sum, which is not enough at q < 1.
+    assert np.ptp(ratios) > 1
+
+
+@adjacencies
+def test_gradients_of_other_records_are_those_of_the_loss_and_clipped(adjacency):
+    loss = EncodingLoss(0.4, SIGMA, adjacency, expected_batch=2e4)
+    models = np.random.default_rng(0).normal(size=(400, 2)) * [4 * SIGMA, 1000]
+    inputs = torch.from_numpy(models) * LEARNING_RATE * C
+    of_models = torch.func.vmap(gradient_of, in_dims=(0, None, None, None))
+    literal = of_models(inputs, loss.num_others, 0.4, SECOND_SIGN[adjacency])
+    expected = clipped(literal).numpy() / C
+    np.testing.assert_allclose(loss.other_gradients(models), expected, rtol=1e-9, atol=1e-12)
+    longer = literal.norm(dim=-1).numpy() > C
+    assert 0.02 < longer.mean() < 0.98  # some are clipped
