@@ -16,7 +16,7 @@ from dpcanary import Mechanism, estimate_epsilon
 from dpcanary.accounting import trade_off_curve
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.estimation import estimate_epsilon_at_looks
-from dpcanary.estimation.estimation_settings import EstimationStage, Independence
+from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.families import GDP, direct_family
 from dpcanary.estimation.null_distributions import null_tables
 from dpcanary.estimation.null_distributions.statistics import (
@@ -195,8 +195,8 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
     scores, accuracy = (mu * (0.5 - assigned) + noise)[..., None], np.full(shape[:2], np.nan)
     audits = AuditScores(header, np.array([1]), scores, assigned.astype(np.uint8), accuracy)
     stage = EstimationStage(
-        threshold_rules=("simultaneous", "split"), conversions=("gdp", "direct"), delta=DELTA,
-        significance=SIGNIFICANCE, independent=Independence.SLOTS,
+        threshold_rules=("simultaneous", "split"), independent=Independence.SLOTS,
+        conversions=(Conversion.GDP, Conversion.DIRECT), delta=DELTA, significance=SIGNIFICANCE,
     )  # fmt: skip
     table = estimates_table(stage, audits)
     above = table["epsilon_lower"] > gdp_epsilon(mu=mu, delta=DELTA) + 1e-9
