@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from dpcanary import estimate_epsilon
-from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.core.adjacency import Adjacency
+from dpcanary import Adjacency, Mechanism, estimate_epsilon
 from dpcanary.estimation import EpsilonEstimate
 from dpcanary.estimation.anytime import EProcess, lines_of_curves
 from dpcanary.estimation.estimation_settings import Conversion
@@ -24,6 +22,7 @@ SIGNIFICANCE = 0.05
 DELTA = 1e-5
 
 Scores = NDArray[np.float64]
+# From a generator and the numbers of scores of world 0 and world 1.
 Draw = Callable[[np.random.Generator, int, int], tuple[Scores, Scores]]
 
 
@@ -32,23 +31,18 @@ def allowed(num_audits: int) -> float:
     return SIGNIFICANCE + 3 * sqrt(SIGNIFICANCE * (1 - SIGNIFICANCE) / num_audits)
 
 
-def gaussian(mu: float) -> Draw:
-    return lambda rng, n0, n1: (rng.normal(mu, 1.0, n0), rng.normal(0.0, 1.0, n1))
+def gaussian(mu: float, deviation: float = 1.0) -> Draw:
+    return lambda rng, n0, n1: (rng.normal(mu, deviation, n0), rng.normal(0.0, 1.0, n1))
 
 
 def mapped(draw: Draw, change: Callable[[Scores], Scores]) -> Draw:
     """Scores after a change that does not fall, so that no threshold becomes better."""
 
-    def changed(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
-        first, second = draw(rng, n0, n1)
+    def changed(*arguments: Any) -> tuple[Scores, Scores]:
+        first, second = draw(*arguments)
         return change(first), change(second)
 
     return changed
-
-
-def clipped(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
-    """N(1, 4) against N(0, 1); clipped, since thresholds far out would have an unbounded mu."""
-    return np.clip(rng.normal(1, 2, n0), -3, 3), np.clip(rng.normal(0, 1, n1), -3, 3)
 
 
 def response(epsilon: float) -> Draw:
@@ -99,7 +93,12 @@ class Law(NamedTuple):
     truth: float
 
 
+def laplace(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
+    return rng.laplace(1.0, 1.0, n0), rng.laplace(0.0, 1.0, n1)
+
+
 # The least mu of mu-GDP. Of the clipped law it is at the end, 3; of Laplace's in the middle, 0.5.
+# Without clipping, thresholds far out would have an unbounded mu.
 CLIPPED_MU = float(-ndtri(ndtr(-3.0)) - ndtri(ndtr((3.0 - 1) / 2)))
 LAPLACE_MU = float(-2 * ndtri(0.5 * np.exp(-0.5)))
 LAWS: dict[str, Law] = {
@@ -109,10 +108,8 @@ LAWS: dict[str, Law] = {
     "binary, far": Law(mapped(gaussian(2.0), lambda scores: (scores >= 2.5) * 1.0), 2.0),
     "equal": Law(mapped(gaussian(1.0), np.zeros_like), 0.0),
     "infinite": Law(mapped(gaussian(1.0), lambda scores: np.where(scores > 1, np.inf, scores)), 1),
-    "unequal variances": Law(clipped, CLIPPED_MU),
-    "Laplace": Law(
-        lambda rng, n0, n1: (rng.laplace(1.0, 1.0, n0), rng.laplace(0.0, 1.0, n1)), LAPLACE_MU
-    ),
+    "unequal": Law(mapped(gaussian(1.0, 2.0), lambda scores: np.clip(scores, -3, 3)), CLIPPED_MU),
+    "Laplace": Law(laplace, LAPLACE_MU),
     "sorted": Law(mapped(gaussian(1.0), np.sort), 1.0),
 }
 
@@ -121,7 +118,7 @@ def estimates_of(
     draw: Draw, sizes: tuple[int, int], num_audits: int, seed: int, **options: Any
 ) -> list[EpsilonEstimate]:
     options = {"delta": DELTA, "significance": SIGNIFICANCE, **options}
-    rng = np.random.default_rng([seed, *sizes])
+    rng = np.random.default_rng([seed, sizes[0]])
     audits = (draw(rng, *sizes) for _ in range(num_audits))
     return [estimate_epsilon(world0_scores=x, world1_scores=y, **options) for x, y in audits]
 
@@ -145,14 +142,13 @@ def share_above(
     entry = RULES[rule]
     if entry.anytime:  # the bound exceeds the truth if the true curve is refuted
         [curve] = family.curves(np.array([law.truth]))
-        audits = range(num_audits)
-        return sum(is_refuted(curve, law.draw, min(per_world, 200), k) for k in audits) / num_audits
+        pairs = min(per_world, 200)
+        return float(np.mean([is_refuted(curve, law.draw, pairs, k) for k in range(num_audits)]))
     truth = family.epsilon(law.truth, family.delta or DELTA) + 1e-9
     conversion = entry.conversion(Conversion.GDP if family is GDP else Conversion.DIRECT)
     options = {"conversion": conversion, "delta": family.delta or DELTA}
     if entry.guesses:
-        bounds = []
-        rng = np.random.default_rng([seed, per_world])
+        bounds, rng = [], np.random.default_rng([seed, per_world])
         # Worlds are coins, so their sizes differ.
         for num_world0 in rng.binomial(2 * per_world, 0.5, num_audits):
             scores = law.draw(rng, num_world0, 2 * per_world - num_world0)
