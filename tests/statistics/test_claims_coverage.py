@@ -50,17 +50,21 @@ def bounds_of(draw, num_runs, num_audits, **options):
     return np.array([estimate.epsilon_lower for estimate in estimates])
 
 
-OTHER = {"significance": 0.1, "delta": 1e-3}
-EXPECTED = [(1.0, 256, OTHER, 300)]
+EXACT = {"conversion": "subsampled_gaussian", "delta": DELTA}
+EXPECTED = [(1.0, 256, {"significance": 0.1, "delta": 1e-3}, 300)]
 EXPECTED += [exhaustive((mu, n, {"delta": DELTA}, 1_000)) for mu, n in ((1.0, 250), (2.0, 1_000))]
+EXPECTED += [exhaustive((SELDOM, 160, EXACT, 300))]
 
 
-@pytest.mark.parametrize(("mu", "num_runs", "options", "num_audits"), EXPECTED)
-def test_the_expected_bound_is_that_of_audits(mu, num_runs, options, num_audits):
+@pytest.mark.parametrize(("mechanism", "num_runs", "options", "num_audits"), EXPECTED)
+def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_audits):
     for rule in (rule for rule, entry in RULES.items() if entry.is_calibrated):
         known = {"threshold_rule": rule, **options}
-        expected = expected_bound(mechanism=mu, num_runs=num_runs, **known)
-        bounds = bounds_of(gaussian(mu), num_runs, num_audits, **known)
+        expected = expected_bound(mechanism=mechanism, num_runs=num_runs, **known)
+        is_mu = mechanism is not SELDOM
+        draw = gaussian(mechanism) if is_mu else transcripts(mechanism)
+        known |= {} if is_mu else {"mechanism": mechanism}
+        bounds = bounds_of(draw, num_runs, num_audits, **known)
         error = np.hypot(expected.standard_error, bounds.std() / np.sqrt(num_audits))
         assert abs(expected.mean - bounds.mean()) <= 4 * error
         # A quantile of level p is one if about a share p of other audits is below.
@@ -68,15 +72,6 @@ def test_the_expected_bound_is_that_of_audits(mu, num_runs, options, num_audits)
         for level, quantile in quantiles.items():
             error = np.sqrt(level * (1 - level) * (1 / num_audits + 1 / 4000))
             assert abs((bounds <= quantile).mean() - level) <= 4 * error
-
-
-@pytest.mark.exhaustive
-def test_the_expected_bound_on_a_subsampled_mechanism():
-    options = {"conversion": "subsampled_gaussian", "mechanism": SELDOM}
-    expected = expected_bound(num_runs=160, delta=DELTA, **options)
-    bounds = bounds_of(transcripts(SELDOM), 160, 300, **options)
-    error = np.hypot(expected.standard_error, np.std(bounds) / np.sqrt(len(bounds)))
-    assert abs(expected.mean - np.mean(bounds)) <= 4 * error
 
 
 @pytest.mark.parametrize(
