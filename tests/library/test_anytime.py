@@ -9,12 +9,7 @@ from scipy.special import ndtr
 from dpcanary import Mechanism, estimate_epsilon
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
-from dpcanary.estimation import (
-    AnytimeBound,
-    EpsilonEstimate,
-    assess_claim_anytime,
-    estimate_epsilon_at_looks,
-)
+from dpcanary.estimation import AnytimeBound, assess_claim_anytime, estimate_epsilon_at_looks
 from dpcanary.estimation.anytime import FIRST_BETS, STAKES, EProcess, Lines, lines_of_curves
 from dpcanary.estimation.families import GDP, GRID, Family, direct_family
 from dpcanary.estimation.subsampled_family import subsampled_family
@@ -131,7 +126,7 @@ def test_the_wealth_is_that_of_plain_loops(family, decimals):
 OPTIONS = {"delta": DELTA, "threshold_rule": "anytime"}
 
 
-def bound_of(world0, world1, **options) -> EpsilonEstimate:
+def bound_of(world0, world1, **options):
     return estimate_epsilon(world0_scores=world0, world1_scores=world1, **OPTIONS | options)
 
 

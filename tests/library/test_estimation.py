@@ -12,12 +12,7 @@ from scipy.stats import beta, binom, norm
 from dpcanary import Mechanism, assess_claim, estimate_epsilon
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks, expected_bound
-from dpcanary.estimation.error_rates import (
-    clopper_pearson_upper_table,
-    counts_told_apart,
-    simultaneous_local_level,
-)
+from dpcanary.estimation import error_rates, estimate_epsilon_at_looks, expected_bound
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 from dpcanary.estimation.threshold_rules import _halves
 
@@ -34,7 +29,7 @@ each_entry = pytest.mark.parametrize(("rule", "conversion"), ENTRIES)
 NOT_MONOTONE = {ThresholdRule.SPLIT, ThresholdRule.ANYTIME}
 
 
-def estimated(scores0, scores1, rule="combined", **options) -> EpsilonEstimate:
+def estimated(scores0, scores1, rule="combined", **options):
     if rule == "fixed":
         options.setdefault("threshold", 1.0)
     scores = {"world0_scores": scores0, "world1_scores": scores1}
@@ -153,7 +148,7 @@ def naive_rates(scores0, scores1, threshold: float, levels, *, at_all: bool = Fa
     for wrong, level in ((scores1 >= threshold, levels[1]), (scores0 < threshold, levels[0])):
         errors, trials = int(np.sum(wrong)), len(wrong)
         if at_all:
-            errors = next(int(k) for k in counts_told_apart(trials) if k >= errors)
+            errors = next(int(k) for k in error_rates.counts_told_apart(trials) if k >= errors)
         rates.append(naive_upper(errors, trials, level))
     return tuple(rates)
 
@@ -184,7 +179,9 @@ def test_equals_a_naive_loop_over_all_thresholds(conversion, sizes):
     for mu, significance in ((0.0, 0.05), (0.7, 0.1), (2.0, 0.05), (5.0, 0.01)):
         scores = rng.normal(mu, 1, sizes[0]).round(1), rng.normal(0, 1, sizes[1]).round(1)
         level = significance / 2
-        local = [simultaneous_local_level(num_scores=size, level=level) for size in sizes]
+        local = [
+            error_rates.simultaneous_local_level(num_scores=size, level=level) for size in sizes
+        ]
         for rule, levels in (("in_sample", (level, level)), ("simultaneous", local)):
             bound = estimated(*scores, rule, conversion=conversion, significance=significance)
             at_all = rule == "simultaneous"
@@ -200,7 +197,7 @@ def test_fixed_threshold_is_one_clopper_pearson_bound_per_world_which_covers_by_
     assert bound.mu_lower == pytest.approx(mu_of(*rates))
     assert gdp_delta(mu=bound.mu_lower, epsilon=bound.epsilon_lower) == pytest.approx(DELTA)
     assert bound.threshold == 0.8
-    table = clopper_pearson_upper_table(num_trials=50, level=0.01)
+    table = error_rates.clopper_pearson_upper_table(num_trials=50, level=0.01)
     # The bound is the rate at which so few errors have probability `level`.
     assert binom.cdf(np.arange(50), 50, table[:50]) == pytest.approx(0.01, rel=1e-9)
     assert table[50] == 1.0
@@ -228,7 +225,7 @@ def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
     scores0, scores1 = gaussian_scores(2.0, 24)
     options = {"delta": DELTA, "looks": [(12, 12), (24, 24)]}
 
-    def at_looks(num_world0: int, num_world1: int) -> list[EpsilonEstimate]:
+    def at_looks(num_world0: int, num_world1: int):
         scores = {"world0_scores": scores0[:num_world0], "world1_scores": scores1[:num_world1]}
         return estimate_epsilon_at_looks(**scores, **options)
 

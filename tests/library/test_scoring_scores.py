@@ -12,19 +12,11 @@ from dpcanary.core.log_sums import log_sums
 from dpcanary.data.canaries import CanarySet, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
-from dpcanary.scoring.scores import (
-    ScoringContext,
-    as_observed,
-    coordinate,
-    ensemble_scores,
-    gradient_norm,
-    logit_confidence,
-    logit_difference,
-)
+from dpcanary.scoring import scores as scoring
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.runs import EnsembleResult
 
-CONTEXT = ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
+CONTEXT = scoring.ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
 
 
 def log_odds(logits: np.ndarray, label: int) -> float:
@@ -44,7 +36,7 @@ def log_odds(logits: np.ndarray, label: int) -> float:
     ([0.3, -1.1], 1, -1.4),
 ])  # fmt: skip
 def test_logit_confidence_is_stable(logits: list[float], label: int, expected: float) -> None:
-    [score] = logit_confidence(np.array([logits]), np.array([label]))
+    [score] = scoring.logit_confidence(np.array([logits]), np.array([label]))
     assert score == pytest.approx(expected, rel=1e-12, abs=1e-9)
 
 
@@ -52,7 +44,7 @@ def test_logit_difference_needs_input_canaries() -> None:
     gradients = CanarySet((GradientCanary(coordinate=0, target=0),), (1,))
     for canaries, message in ((None, "the file of input canaries"), (gradients, "have no labels")):
         with pytest.raises(InputError, match=message):
-            logit_difference(np.zeros((2, 3, 1, 2, 4)), replace(CONTEXT, canaries=canaries))
+            scoring.logit_difference(np.zeros((2, 3, 1, 2, 4)), replace(CONTEXT, canaries=canaries))
 
 
 def test_other_scores_are_what_is_observed_with_the_sign_of_world_0() -> None:
@@ -62,10 +54,10 @@ def test_other_scores_are_what_is_observed_with_the_sign_of_world_0() -> None:
     higher; but world 1 under `substitute`.
     """
     observed = np.random.default_rng(4).exponential(size=(5, 3, 2))
-    np.testing.assert_array_equal(coordinate(observed, CONTEXT), -observed)
-    np.testing.assert_array_equal(as_observed(observed, CONTEXT), observed)
+    np.testing.assert_array_equal(scoring.coordinate(observed, CONTEXT), -observed)
+    np.testing.assert_array_equal(scoring.as_observed(observed, CONTEXT), observed)
     for adjacency, sign in (("add_remove", -1.0), ("zero_out", -1.0), ("substitute", 1.0)):
-        score = gradient_norm(observed, replace(CONTEXT, adjacency=Adjacency(adjacency)))
+        score = scoring.gradient_norm(observed, replace(CONTEXT, adjacency=Adjacency(adjacency)))
         np.testing.assert_array_equal(score, sign * observed)
 
 
@@ -93,7 +85,7 @@ CANARIES = {
 
 def scores_of(kind: str, observe: str, observations: np.ndarray, adjacency: str) -> np.ndarray:
     """Of a result with given observations, without training, of five runs and two slots."""
-    return ensemble_scores(EnsembleResult(
+    return scoring.ensemble_scores(EnsembleResult(
         dpsgd=DPSGD(1.0, 1.0, 0.1, (1, 3), adjacency=adjacency), observe=Observation(observe),
         canaries=CanarySet(tuple(CANARIES[kind]), target_labels=(1, 0)), runs=np.arange(5),
         worlds=np.zeros((5, 2), np.int64), observations=observations, parameters=None,
