@@ -80,6 +80,6 @@ def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_
 def test_so_many_runs_as_needed_have_the_power(mu, part, num_audits):
     """The search interpolates: its power is right to 3 %, and 600 audits have an error of 2 %."""
     exceed = part * gdp_epsilon(mu=mu, delta=DELTA)
-    num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=0.9)
+    num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=0.95)
     bounds = bounds_of(gaussian(mu), num_runs, num_audits)
-    assert abs((bounds > exceed).mean() - 0.9) <= 0.06
+    assert abs((bounds > exceed).mean() - 0.95) <= 0.06
