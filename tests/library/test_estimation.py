@@ -9,20 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
-from dpcanary import Mechanism, assess_claim, estimate_epsilon, runs_needed
+from dpcanary import Mechanism, assess_claim, estimate_epsilon
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks, expected_bound
-from dpcanary.estimation.error_rates import (
-    clopper_pearson_upper_table,
-    distinct_counts,
-    simultaneous_local_level,
-)
+from dpcanary.estimation import error_rates, estimate_epsilon_at_looks, expected_bound
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 from dpcanary.estimation.threshold_rules import _halves
 
 DELTA = 1e-5
-SIZE = 40
+SIZE = 50  # for which the package has tables of critical values
 ENTRIES = [
     (str(rule), conversion)
     for rule, entry in RULES.items()
@@ -34,22 +29,21 @@ each_entry = pytest.mark.parametrize(("rule", "conversion"), ENTRIES)
 NOT_MONOTONE = {ThresholdRule.SPLIT, ThresholdRule.ANYTIME}
 
 
-def estimated(scores0, scores1, rule="combined", **options) -> EpsilonEstimate:
+def estimated(scores0, scores1, rule="combined", **options):
     if rule == "fixed":
         options.setdefault("threshold", 1.0)
     scores = {"world0_scores": scores0, "world1_scores": scores1}
     return estimate_epsilon(**scores, threshold_rule=rule, **{"delta": DELTA, **options})
 
 
-def gaussian_scores(mu: float, size: int = SIZE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
+def gaussian_scores(mu: float, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
     return rng.normal(mu, 1.0, size), rng.normal(0.0, 1.0, size)
 
 
 @each_entry
 def test_what_proves_nothing_gives_exactly_0_and_separate_worlds_a_finite_ceiling(rule, conversion):
-    reversed_ones = gaussian_scores(-3.0)
-    for scores in ((np.ones(SIZE), np.ones(SIZE)), reversed_ones):
+    for scores in ((np.ones(SIZE), np.ones(SIZE)), gaussian_scores(-3.0)):
         assert estimated(*scores, rule, conversion=conversion).epsilon_lower == 0.0
     world0, world1 = gaussian_scores(2.0)
     far = {"threshold": 30.0} if rule == "fixed" else {}
@@ -57,16 +51,11 @@ def test_what_proves_nothing_gives_exactly_0_and_separate_worlds_a_finite_ceilin
     ceiling = estimated(world0 + 50, world1, rule, conversion=conversion, **far)
     assert bound.epsilon_lower <= ceiling.epsilon_lower < 50
     assert ceiling.epsilon_lower > 1
-    if (rule, conversion) == ("in_sample", "direct"):
-        # About log(R / 3.69) with R runs per world.
-        ceiling = estimated(np.arange(500) + 1e3, np.arange(500), rule, conversion=conversion)
-        assert ceiling.epsilon_lower == pytest.approx(math.log(500 / 3.69), abs=0.02)
 
 
 @each_entry
 def test_only_the_order_of_scores_counts(rule, conversion):
-    scores0, scores1 = gaussian_scores(3.0, seed=1)
-    options = {"conversion": conversion}
+    (scores0, scores1), options = gaussian_scores(3.0), {"conversion": conversion}
     plain = estimated(scores0, scores1, rule, **options)
     assert plain.epsilon_lower > 0 or rule == "anytime"
     mapped = options | ({"threshold": 10.0} if rule == "fixed" else {})
@@ -78,14 +67,9 @@ def test_only_the_order_of_scores_counts(rule, conversion):
         for high in (np.inf, 1e6)
     )
     assert infinite == finite
-    for broken in ((scores0, np.append(scores1, np.nan)), (np.append(np.nan, scores0), scores1)):
-        with pytest.raises(InputError, match=r"world[01]_scores\[\d+\] is NaN"):
-            estimated(*broken, rule, **options)
 
 
-SCORES = st.lists(st.integers(0, 12), min_size=SIZE, max_size=SIZE).map(
-    lambda scores: np.array(scores, float)
-)
+SCORES = st.lists(st.integers(0, 12), min_size=SIZE, max_size=SIZE).map(np.array)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +134,7 @@ def test_a_larger_significance_proves_more(rule):
     options = {"conversion": RULES[rule].conversions[0], "delta": 1e-3}
     bounds = [estimated(*scores, rule, significance=level, **options) for level in levels]
     assert tuple(bound.significance for bound in bounds) == levels
-    epsilons = [bound.epsilon_lower for bound in bounds]
-    assert epsilons == sorted({*epsilons})
-
-
-def test_what_an_audit_is_expected_to_prove_follows_its_arguments():
-    known = {"mechanism": 3.0, "num_runs": 16, "delta": 1e-3}
-    bound = expected_bound(**known)
-    for change, sign in (
-        ({"mechanism": 4.0}, 1), ({"num_runs": 32}, 1), ({"significance": 0.5}, 1),
-        ({"delta": 1e-2}, -1), ({"threshold_rule": "calibrated"}, -1),
-    ):  # fmt: skip
-        assert sign * (expected_bound(**known | change).mean - bound.mean) > 0, change
-    asked = {"mechanism": 3.0, "exceed": 7.0, "delta": 1e-3}
-    assert runs_needed(**asked, power=0.5) < runs_needed(**asked, power=0.95)
+    assert (np.diff([bound.epsilon_lower for bound in bounds]) > 0).all()
 
 
 @cache
@@ -174,10 +145,10 @@ def naive_upper(errors: int, trials: int, level: float) -> float:
 def naive_rates(scores0, scores1, threshold: float, levels, *, at_all: bool = False):
     """Bounds on both rates; at all thresholds, those of the next counts that are told apart."""
     rates = []
-    for wrong, level in zip((scores1 >= threshold, scores0 < threshold), levels[::-1], strict=True):
+    for wrong, level in ((scores1 >= threshold, levels[1]), (scores0 < threshold, levels[0])):
         errors, trials = int(np.sum(wrong)), len(wrong)
         if at_all:
-            errors = next(int(k) for k in distinct_counts(trials) if k >= errors)
+            errors = next(int(k) for k in error_rates.counts_told_apart(trials) if k >= errors)
         rates.append(naive_upper(errors, trials, level))
     return tuple(rates)
 
@@ -192,12 +163,11 @@ def naive_epsilon(scores0, scores1, conversion: str, levels, *, at_all: bool) ->
     for threshold in {*scores0, *scores1, math.inf}:
         fpr, fnr = naive_rates(scores0, scores1, threshold, levels, at_all=at_all)
         if conversion == "gdp":
-            mu = mu_of(fpr, fnr)
-            best = max(best, gdp_epsilon(mu=mu, delta=DELTA) if mu > 0 else 0.0)
-        else:
-            for rate, other in ((fpr, fnr), (fnr, fpr)):
-                if 1 - DELTA - rate > 0:
-                    best = max(best, math.log((1 - DELTA - rate) / other))
+            best = max(best, gdp_epsilon(mu=max(mu_of(fpr, fnr), 0.0), delta=DELTA))
+            continue
+        for rate, other in ((fpr, fnr), (fnr, fpr)):
+            if 1 - DELTA - rate > 0:
+                best = max(best, math.log((1 - DELTA - rate) / other))
     return best
 
 
@@ -209,7 +179,9 @@ def test_equals_a_naive_loop_over_all_thresholds(conversion, sizes):
     for mu, significance in ((0.0, 0.05), (0.7, 0.1), (2.0, 0.05), (5.0, 0.01)):
         scores = rng.normal(mu, 1, sizes[0]).round(1), rng.normal(0, 1, sizes[1]).round(1)
         level = significance / 2
-        local = [simultaneous_local_level(num_scores=size, level=level) for size in sizes]
+        local = [
+            error_rates.simultaneous_local_level(num_scores=size, level=level) for size in sizes
+        ]
         for rule, levels in (("in_sample", (level, level)), ("simultaneous", local)):
             bound = estimated(*scores, rule, conversion=conversion, significance=significance)
             at_all = rule == "simultaneous"
@@ -225,7 +197,7 @@ def test_fixed_threshold_is_one_clopper_pearson_bound_per_world_which_covers_by_
     assert bound.mu_lower == pytest.approx(mu_of(*rates))
     assert gdp_delta(mu=bound.mu_lower, epsilon=bound.epsilon_lower) == pytest.approx(DELTA)
     assert bound.threshold == 0.8
-    table = clopper_pearson_upper_table(num_trials=50, level=0.01)
+    table = error_rates.clopper_pearson_upper_table(num_trials=50, level=0.01)
     # The bound is the rate at which so few errors have probability `level`.
     assert binom.cdf(np.arange(50), 50, table[:50]) == pytest.approx(0.01, rel=1e-9)
     assert table[50] == 1.0
@@ -249,22 +221,23 @@ def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
 
 
 def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
-    scores0, scores1 = gaussian_scores(2.0, 40)
-    options = {"delta": DELTA, "looks": [(20, 20), (40, 40)]}
+    """The critical values of these looks serve other tests too."""
+    scores0, scores1 = gaussian_scores(2.0, 24)
+    options = {"delta": DELTA, "looks": [(12, 12), (24, 24)]}
 
-    def at_looks(num_world0: int, num_world1: int) -> list[EpsilonEstimate]:
+    def at_looks(num_world0: int, num_world1: int):
         scores = {"world0_scores": scores0[:num_world0], "world1_scores": scores1[:num_world1]}
         return estimate_epsilon_at_looks(**scores, **options)
 
-    bounds = at_looks(40, 40)
+    bounds = at_looks(24, 24)
     assert [bound.num_looks for bound in bounds] == [2, 2]
-    for size, bound in zip((20, 40), bounds, strict=True):
+    for size, bound in zip((12, 24), bounds, strict=True):
         alone = estimated(scores0[:size], scores1[:size])
         assert alone.num_looks == 1
         assert 0 < bound.epsilon_lower < alone.epsilon_lower
     # A look has come when both worlds have their scores, and later scores change nothing.
-    assert at_looks(30, 30) == at_looks(40, 20) == at_looks(20, 40) == bounds[:1]
-    assert at_looks(40, 19) == []
+    assert at_looks(18, 18) == at_looks(24, 12) == at_looks(12, 24) == bounds[:1]
+    assert at_looks(24, 11) == []
 
 
 def test_the_p_value_of_one_score_per_world_is_known():
@@ -280,25 +253,20 @@ def test_the_p_value_of_one_score_per_world_is_known():
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
 
 
+SCORED = {"world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "delta": DELTA}
 GOOD = {
-    estimate_epsilon: {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA},
-    estimate_epsilon_at_looks: {
-        "world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "looks": [(10, 10)],
-        "delta": DELTA,
-    },
+    estimate_epsilon: SCORED,
+    estimate_epsilon_at_looks: {**SCORED, "looks": [(10, 10)]},
     expected_bound: {"mechanism": 1.0, "num_runs": 10, "delta": DELTA},
-}  # fmt: skip
+}
 MECHANISM = Mechanism("substitute", sample_rate=0.5, num_steps=1)
-REFUSED = {
-    estimate_epsilon: [
-        ({"delta": 0.0}, "delta is 0.0; it must be a finite number above 0 and below 1"),
-        ({"delta": "1e-5"}, "delta is '1e-5'"),
-        ({"delta": None}, "delta is None"),
-        ({"delta": np.array([1e-5, 1e-5])}, "delta is array"),
-        ({"delta": 1.0}, "delta"),
-        ({"delta": math.nan}, "delta"),
+EXACT = {"conversion": "subsampled_gaussian"}
+
+
+@pytest.mark.parametrize(("function", "change", "message"), [
+    *((estimate_epsilon, *case) for case in (
+        ({"delta": 1.0}, "delta is 1.0; it must be a finite number above 0 and below 1"),
         ({"significance": 1e-15}, "significance is 1e-15; it must be at least 2e-09"),
-        ({"significance": 0.0}, "significance"),
         ({"significance": math.nextafter(0.5, 1)}, "significance is 0.50*1; .* at most 0.5"),
         ({"significance": 0.0005}, r"at least 0\.001.*simultaneous"),
         ({"threshold_rule": "fixed", "threshold": "a"}, "needs a threshold"),
@@ -306,38 +274,32 @@ REFUSED = {
         ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
         ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
         ({"threshold_rule": "split", "world0_scores": [1.0]}, "at least 2"),
-        ({"conversion": "gpd"}, "known: gdp, subsampled_gaussian, direct"),
-        ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
-        ({"conversion": "subsampled_gaussian", "mechanism": 2.0}, "needs a Mechanism"),
+        (EXACT, "needs a Mechanism"),
+        (EXACT | {"mechanism": 2.0}, "needs a Mechanism"),
         ({"mechanism": MECHANISM}, "goes with 'subsampled_gaussian'"),
         ({"world0_scores": [1j, 2.0]}, "world0_scores must be real numbers, not complex128"),
         ({"world0_scores": ["1", "2"]}, "world0_scores must be real numbers"),
         ({"world0_scores": np.ma.masked_array([1.0, 2.0], [0, 1])}, "masked"),
+        ({"world0_scores": [1.0, math.nan]}, r"world0_scores\[1\] is NaN \(1 of 2 are\)"),
+        ({"world1_scores": [math.nan]}, r"world1_scores\[0\] is NaN"),
         ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
         ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),
-    ],
-    estimate_epsilon_at_looks: [
+    )),
+    *((estimate_epsilon_at_looks, *case) for case in (
         ({"looks": []}, "looks"),
         ({"looks": [10]}, r"a look is 10; it must be a pair .* such as \(50, 50\)"),
         ({"looks": [(20, 20), (10, 10)]}, "do not decrease"),
         ({"looks": [(0, 10)]}, "looks is 0"),
         ({"threshold_rule": "split"}, "'split' has no bounds that hold jointly"),
-    ],
-    expected_bound: [
+    )),
+    *((expected_bound, *case) for case in (
         ({"significance": 0.9}, "significance is 0.9"),
-        ({"significance": 1e-4}, r"at least 0\.001"),
         ({"threshold_rule": "split"}, "the power of threshold_rule 'split' is not known"),
         ({"num_runs": 2}, "num_runs is 2"),
         ({"mechanism": -1.0}, "mu is -1"),
         ({"delta": 1.0}, "delta"),
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("function", "change", "message"),
-    [(function, *case) for function, cases in REFUSED.items() for case in cases],
-)
+    )),
+])  # fmt: skip
 def test_bad_arguments_are_named(function, change, message):
     with pytest.raises(InputError, match=message):
-        function(**{**GOOD[function], **change})
+        function(**GOOD[function] | change)

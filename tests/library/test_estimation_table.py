@@ -12,7 +12,7 @@ from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_on
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
-from dpcanary.estimation.rule_catalogue import RULES, Proof
+from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.estimation.table import ceilings_table, estimates_by_runs, estimates_table
 from dpcanary.experiment import summary
 from dpcanary.experiment.summary import described_data, summary_rows
@@ -27,26 +27,22 @@ POOLED = STAGE.model_copy(update={"independent": Independence.SLOTS})
 
 def _scores(*, num_slots: int = 1) -> AuditScores:
     """Scores of 2 repeats of 100 runs, with a signal that grows from slot to slot."""
-    rng = np.random.default_rng(0)
-    shape = (2, 100, num_slots)
-    worlds = assigned_worlds(
-        WorldAssignment.ALTERNATE if num_slots == 1 else WorldAssignment.COINS,
-        runs=np.arange(200),
-        num_slots=num_slots,
-        seed=0,
-    ).reshape(shape)
-    signal = (1 - 2 * worlds) * np.arange(1, num_slots + 1)
+    rng, shape = np.random.default_rng(0), (2, 100, num_slots)
+    worlds = WorldAssignment.ALTERNATE if num_slots == 1 else WorldAssignment.COINS
+    assigned = assigned_worlds(worlds, runs=np.arange(200), num_slots=num_slots, seed=0)
+    world = assigned.reshape(shape).astype(np.uint8)
+    signal = (1.0 - 2 * world) * np.arange(1, num_slots + 1)
     return AuditScores(
         header={"audit": "fig-x", "noise_multiplier": 2.0, "seconds": 7.0},
         step=np.array([10, 20]),
         scores=rng.normal(0, 1, (*shape, 2)) + signal[..., None],
-        world=worlds.astype(np.uint8),
+        world=world,
         test_accuracy=rng.uniform(0.5, 1.0, shape[:2]).astype(np.float32),
     )
 
 
 EXACT: dict[str, Any] = {"conversions": (Conversion.SUBSAMPLED_GAUSSIAN,), "sample_rate": 0.5}
-# Every setting of a stage at a value that is not its default.
+# Numbers of slots, and every setting of a stage at a value that is not its default.
 STAGES: dict[str, tuple[int, dict[str, Any]]] = {
     "one slot, which is not guessed": (
         1, {"threshold_rules": ("simultaneous", "steinke", "in_sample"), "delta": 1e-4},
@@ -59,18 +55,11 @@ STAGES: dict[str, tuple[int, dict[str, Any]]] = {
         3, {"threshold_rules": ("split", "mahloujifar", "in_sample"),
             "independent": Independence.SLOTS},
     ),
-    "exact curves": (
-        1, EXACT | {"sample_rate": 0.3, "adjacency": Adjacency.ADD_REMOVE},
-    ),
+    "exact curves": (1, EXACT | {"sample_rate": 0.3, "adjacency": Adjacency.ADD_REMOVE}),
     "exact curves with fixed batches": (1, EXACT | {"canary_period": 5}),
     "exact curves of the first step": (1, EXACT | {"in_first_step": True}),
-    "looks": (1, {"threshold_rules": ("combined", "anytime"), "looks": (40, 80)}),
+    "looks": (1, {"threshold_rules": ("combined", "anytime"), "looks": (24, 48)}),
 }  # fmt: skip
-
-
-def _mechanism(stage: EstimationStage, step: int) -> Mechanism:
-    num_steps = 1 if stage.in_first_step else step // (stage.canary_period or 1)
-    return Mechanism(stage.adjacency, sample_rate=stage.sample_rate, num_steps=num_steps)
 
 
 def _naive_bounds(stage, scores, repeat, index, slot, rule, conversion) -> list[dict[str, Any]]:
@@ -84,7 +73,9 @@ def _naive_bounds(stage, scores, repeat, index, slot, rule, conversion) -> list[
     options |= {"delta": stage.delta, "significance": stage.significance}
     step = int(scores.step[index])
     if conversion is Conversion.SUBSAMPLED_GAUSSIAN:
-        options["mechanism"] = _mechanism(stage, step)
+        steps = 1 if stage.in_first_step else step // (stage.canary_period or 1)
+        sampled = {"sample_rate": stage.sample_rate, "num_steps": steps}
+        options["mechanism"] = Mechanism(stage.adjacency, **sampled)
     if RULES[rule].guesses:
         each = round(stage.guessed_share * 100 * scores.num_slots / 2)
         guesses = {"positive_guesses": each, "negative_guesses": each}
@@ -97,17 +88,16 @@ def _naive_bounds(stage, scores, repeat, index, slot, rule, conversion) -> list[
     accuracy = scores.test_accuracy[repeat].mean() if index == 1 else np.nan
     of_all = {"repeat": repeat, "step": step, "slot": slot, "test_accuracy": accuracy}
     of_all |= {"threshold_rule": rule, "num_slots": scores.num_slots, "noise_multiplier": 2.0}
+    of_all |= {"num_looks": len(stage.looks) or 1, "seconds": 7.0}
     rows = []
     for bound, num_runs in zip(bounds, stage.looks or [scores.num_runs], strict=True):
-        row = of_all | vars(bound) | {"num_runs": num_runs, "seconds": 7.0}
-        row["num_looks"] = len(stage.looks) or 1
+        row = vars(bound) | of_all | {"num_runs": num_runs, "proof": str(bound.proof)}
         if stage.independent is Independence.SLOTS and not RULES[rule].guesses:
             row["assumption"] += (
                 "; the slots of a run do not influence each other, and all slots have the same"
                 " distributions of scores"
             )
-            proof = str(row["proof"])
-            row["proof"] = proof + " if slots are independent" * (proof != "not valid")
+            row["proof"] += " if slots are independent" * (row["proof"] != "not valid")
         rows.append(row)
     return rows
 
@@ -121,12 +111,10 @@ OF_THRESHOLDS = ["threshold", "fpr_upper", "fnr_upper", "proof"]  # rules of gue
 @pytest.mark.parametrize("case", STAGES)
 def test_the_table_is_that_of_a_naive_loop(case: str) -> None:
     """One row per repeat, step, slot, rule and conversion; rules of guesses pool all slots."""
-    assert Proof.SIMULATED.of_pooled_slots() == "simulated if slots are independent"
     num_slots, changes = STAGES[case]
-    stage = STAGE.model_copy(update=changes)
-    scores = _scores(num_slots=num_slots)
+    stage, scores = STAGE.model_copy(update=changes), _scores(num_slots=num_slots)
     if stage.looks:
-        scores = scores.of_first_runs(80)
+        scores = scores.of_first_runs(48)
     slots = range(num_slots) if num_slots > 1 and stage.independent == "runs" else [None]
     expected = []
     for repeat, index in product(range(2), range(2)):
@@ -143,8 +131,7 @@ def test_the_table_is_that_of_a_naive_loop(case: str) -> None:
     pd.testing.assert_frame_equal(table[COLUMNS], naive[COLUMNS], check_dtype=False)
     judged = ~table["threshold_rule"].map(lambda name: RULES[name].guesses)
     pd.testing.assert_frame_equal(
-        table.loc[judged, OF_THRESHOLDS].astype({"proof": str}),
-        naive.loc[judged, OF_THRESHOLDS].astype({"proof": str}),
+        table.loc[judged, OF_THRESHOLDS].astype({"proof": str}), naive.loc[judged, OF_THRESHOLDS]
     )
     assert (table["is_valid"] == (table["threshold_rule"] != "in_sample")).all()
     assert (table["epsilon_lower"] > 0).any()
@@ -159,18 +146,16 @@ def test_estimates_of_the_first_runs_are_those_of_smaller_audits() -> None:
         assert table["num_runs"].unique().tolist() == sorted({*numbers})
         for number, rows in table.groupby("num_runs"):
             smaller = replace(
-                scores,
-                **{"step": scores.step[1:], "scores": scores.scores[:, :number, :, 1:]},
-                **{"world": scores.world[:, :number]},
-                test_accuracy=scores.test_accuracy[:, :number],
-            )
+                scores, step=scores.step[1:], scores=scores.scores[:, :number, :, 1:],
+                world=scores.world[:, :number], test_accuracy=scores.test_accuracy[:, :number],
+            )  # fmt: skip
             pd.testing.assert_frame_equal(rows, estimates_table(stage, smaller))
     with pytest.raises(InputError, match="num_runs 102 is more than the 100 runs"):
         estimates_by_runs(STAGE, _scores(), [102])
     # Numbers of runs that are looks hold jointly, and others alone.
-    stage = STAGE.model_copy(update={"threshold_rules": ("combined",), "looks": (40, 80)})
-    of_numbers = estimates_by_runs(stage, _scores(), [40, 60, 80]).groupby("num_runs")["num_looks"]
-    assert of_numbers.unique().map(list).to_dict() == {40: [2], 60: [1], 80: [2]}
+    stage = STAGE.model_copy(update={"threshold_rules": ("combined",), "looks": (24, 48)})
+    of_numbers = estimates_by_runs(stage, _scores(), [24, 36, 48]).groupby("num_runs")["num_looks"]
+    assert of_numbers.unique().map(list).to_dict() == {24: [2], 36: [1], 48: [2]}
     with pytest.raises(InputError, match="100 runs are none of its looks 40, 80, 300"):
         estimates_table(stage.model_copy(update={"looks": (40, 80, 300)}), _scores())
 
@@ -179,10 +164,10 @@ def test_a_ceiling_is_that_of_the_stage() -> None:
     stage = STAGE.model_copy(update={"significance": 0.2, "delta": 1e-4})
     [row] = ceilings_table(stage, [_scores()]).itertuples()
     assert (row.num_world0, row.num_world1, row.threshold_rule) == (50, 50, "simultaneous")
-    worlds = {"world0_scores": np.arange(50) + 100, "world1_scores": np.arange(50)}
     perfect = estimate_epsilon(
-        **worlds, delta=1e-4, significance=0.2, threshold_rule="simultaneous", conversion="direct"
-    )
+        world0_scores=np.arange(50) + 100, world1_scores=np.arange(50), delta=1e-4,
+        significance=0.2, threshold_rule="simultaneous", conversion="direct",
+    )  # fmt: skip
     assert (row.audit, row.delta) == ("fig-x", 1e-4)
     assert row.epsilon == pytest.approx(perfect.epsilon_lower)
 
@@ -216,36 +201,34 @@ def test_data_is_described_in_few_words() -> None:
         assert summary._pretraining_data(pretraining) == described
 
 
+SETTINGS = {
+    "score": "s", "adjacency": "substitute", "sample_rate": 1.0, "max_grad_norm": 1.0,
+    "num_steps": 20, "learning_rate": 0.1, "num_runs": 100, "seed": 7, "sampling": "fixed",
+    "batch_size": 10, "canary_period": 2, "ranking": "per_step", "simulation": "noisy",
+    "initialisation": "zeros", "initial_weights": None, "landscape": None,
+    "landscape_threshold": None, "model": "linear",
+}  # fmt: skip
+AUDITS = {
+    "trained": {"canary": "gradient", "dataset": "mine"},
+    "drawn": {"canary": "worst_case", "dataset": None},
+}
+UNUSED = ["initial_weights", "simulation", "ranking"]
+ACCOUNTED = [f"upper_{name}" for name in ("substitute", "add_remove", "group_privacy")]
+ACCOUNTED += ["hidden_state", "hidden_state_gdp", "poisson", "heuristic"]
+
+
 def _summary(audit: str, estimates: pd.DataFrame, **changes: object) -> pd.DataFrame:
     """Of one of two audits, the second of which is of a process."""
-    shared = {"score": "s", "adjacency": "substitute", "sample_rate": 1.0, "max_grad_norm": 1.0}
-    shared |= {"num_steps": 20, "learning_rate": 0.1, "num_runs": 100, "seed": 7}
-    shared |= {"sampling": "fixed", "batch_size": 10, "canary_period": 2, "ranking": "per_step"}
-    shared |= {"simulation": "noisy", "initialisation": "zeros", "initial_weights": None}
-    shared |= dict.fromkeys(("landscape", "landscape_threshold"))
-    audits = {
-        "trained": {"canary": "gradient", "dataset": "mine", "model": "linear"},
-        "drawn": {"canary": "worst_case", "dataset": None, "model": "linear"},
-    }
-    unused = {"trained": ["ranking", "simulation"]}
-    unused["drawn"] = ["initialisation", *unused["trained"]]
+    source = {"source": "digits", "encoder": None, "num_records": 50}
     experiment = {
-        "settings": {
-            "datasets": {"mine": {"source": "digits", "encoder": None, "num_records": 50}}
-        },
+        "settings": {"datasets": {"mine": source}},
         "sweeps": {"s": ["trained", "drawn"]},
-        "audits": {name: {**own, **shared, **changes} for name, own in audits.items()},
-        "unused_keys": unused,
+        "audits": {name: {**own, **SETTINGS, **changes} for name, own in AUDITS.items()},
+        "unused_keys": {"trained": UNUSED[1:], "drawn": ["initialisation", *UNUSED[1:]]},
     }
-    epsilons = ("hidden_state", "hidden_state_gdp", "poisson", "heuristic")
-    uppers = ("substitute", "add_remove", "group_privacy")
-    accounting = pd.DataFrame(
-        {"step": [20], "noise_multiplier": [2.0], "accounting_method": ["pld"]}
-        | {"gaussian_distance": [0.004]}
-        | {f"epsilon_{name}": [float("nan")] for name in epsilons}
-        | {f"epsilon_upper_{name}": [9.0] for name in uppers}
-    )
-    return summary_rows(experiment, audit, estimates=estimates, accounting=accounting)
+    known = {"step": 20, "noise_multiplier": 2.0, "accounting_method": "pld"}
+    known |= {"gaussian_distance": 0.004} | {f"epsilon_{name}": 9.0 for name in ACCOUNTED}
+    return summary_rows(experiment, audit, estimates=estimates, accounting=pd.DataFrame([known]))
 
 
 @pytest.fixture(scope="module")
@@ -264,9 +247,8 @@ def test_the_summary_has_the_runs_of_the_estimates_the_data_and_what_is_used(est
     # What an audit does not use is empty.
     used = {"sampling": "fixed", "batch_size": 10, "canary_period": 2, "initialisation": "zeros"}
     assert trained.iloc[0][[*used]].to_dict() == used
-    unused = ["initial_weights", "simulation", "ranking"]
-    assert trained.iloc[0][unused].isna().all()
-    assert drawn.iloc[0][["initialisation", *unused]].isna().all()
+    assert trained.iloc[0][UNUSED].isna().all()
+    assert drawn.iloc[0][["initialisation", *UNUSED]].isna().all()
 
 
 def test_audits_of_one_configuration_are_repeats_and_their_bounds_are_averaged(estimates) -> None:

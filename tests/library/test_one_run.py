@@ -39,20 +39,17 @@ def bound(slots: int, guessed: int, right: int, **options) -> float:
 
 
 METHODS = [rule for rule, entry in RULES.items() if entry.guesses]
-PUBLISHED = [
-    ((1000, 500, 260), "steinke", "direct", 0.0),
-    ((1000, 500, 300), "steinke", "direct", 0.251),
-    ((1000, 500, 450), "steinke", "direct", 1.946),
-    ((500, 125, 100), "mahloujifar", "direct", 0.990),
-    ((500, 500, 300), "mahloujifar", "direct", 0.244),
-    ((500, 500, 450), "mahloujifar", "direct", 1.937),
-    ((500, 125, 100), "mahloujifar", "gdp", 1.683),
-    ((500, 500, 300), "mahloujifar", "gdp", 0.520),
-]
 
 
 def test_published_bounds():
-    for guesses, method, conversion, epsilon in PUBLISHED:
+    for guesses, method, conversion, epsilon in (
+        ((1000, 500, 260), "steinke", "direct", 0.0),
+        ((1000, 500, 300), "steinke", "direct", 0.251),
+        ((1000, 500, 450), "steinke", "direct", 1.946),
+        ((500, 125, 100), "mahloujifar", "direct", 0.990),
+        ((500, 125, 100), "mahloujifar", "gdp", 1.683),
+        ((500, 500, 300), "mahloujifar", "gdp", 0.520),
+    ):
         own = bound(*guesses, method=method, conversion=conversion)
         error = 5e-4 if method == "steinke" else 6e-4
         assert own == pytest.approx(epsilon, abs=error), guesses
@@ -61,7 +58,7 @@ def test_published_bounds():
 
 
 def naive_steinke(guesses: Guesses, delta: float) -> float:
-    slots, guessed, right = guesses.num_slots, guesses.num_guesses, guesses.num_correct
+    slots, guessed, right = vars(guesses).values()
 
     def p_value(epsilon):
         rate = exp(epsilon) / (1 + exp(epsilon))
@@ -73,21 +70,17 @@ def naive_steinke(guesses: Guesses, delta: float) -> float:
 
 
 def naive_mahloujifar(guesses: Guesses, inverse) -> float:
-    slots, guessed, right = guesses.num_slots, guesses.num_guesses, guesses.num_correct
+    slots, guessed, right = vars(guesses).values()
 
     def is_refuted(theta):
-        r, h = [0.0] * (right + 1), [0.0] * (right + 1)
-        r[right] = 0.05 * right / slots
-        h[right] = 0.05 * (guessed - right) / slots
+        r, h = 0.05 * right / slots, 0.05 * (guessed - right) / slots
         for i in range(right - 1, -1, -1):
-            h[i] = max(h[i + 1], inverse(theta, min(r[i + 1], 1.0)))
-            r[i] = r[i + 1] + i / (guessed - i) * (h[i] - h[i + 1])
-        return r[0] + h[0] >= guessed / slots
+            higher = max(h, inverse(theta, min(r, 1.0)))
+            r, h = r + i / (guessed - i) * (higher - h), higher
+        return r + h >= guessed / slots
 
     low, high = 0.0, 20.0
-    if not is_refuted(low):
-        return 0.0
-    while high - low > 1e-7:
+    while is_refuted(0.0) and high - low > 1e-7:
         middle = (low + high) / 2
         low, high = (middle, high) if is_refuted(middle) else (low, middle)
     return low
@@ -103,11 +96,11 @@ def direct_inverse(epsilon, x):
 
 
 COUNTS = ((40, 40, 33), (40, 10, 10), (200, 60, 52), (1000, 500, 333), (1000, 100, 49), (1, 1, 1))
-ROUNDS = [Guesses(*counts) for counts in COUNTS]  # of slots, guesses, and right ones
 
 
-@pytest.mark.parametrize("guesses", ROUNDS, ids=str)
-def test_recursions_equal_their_naive_twins(guesses):
+@pytest.mark.parametrize("counts", COUNTS)  # of slots, guesses, and right ones
+def test_recursions_equal_their_naive_twins(counts):
+    guesses = Guesses(*counts)
     # With 1 / (2 delta) slots and more, one failure could reveal several slots.
     for delta in (DELTA, 1e-3):
         estimate = epsilon_of_guesses(guesses, delta=delta, method="steinke")
@@ -118,21 +111,16 @@ def test_recursions_equal_their_naive_twins(guesses):
     assert own == pytest.approx(naive_mahloujifar(guesses, direct_inverse), rel=2e-4)
 
 
-def right_ideal_guesses(slots: int, guessed: int, mu: float, audits: int) -> np.ndarray:
-    """Right guesses of the largest ratios, in audits of independent Gaussian slots."""
-    rng = np.random.default_rng(5)
-    worlds = rng.choice([-1, 1], (audits, slots))
-    scores = rng.normal(worlds * mu / 2, 1.0)
-    chosen = np.argsort(-np.abs(scores), axis=1)[:, :guessed]
-    return (np.take_along_axis(scores * worlds, chosen, 1) > 0).sum(1)
-
-
 @pytest.mark.parametrize(
     ("slots", "guessed", "mu"), [(50, 50, 0.8), (50, 12, 0.8), (200, 50, 1.7), (30, 1, 0.5)]
 )
 def test_the_order_statistics_law_is_that_of_ideal_slots(slots, guessed, mu):
-    audits = 20_000
-    right = right_ideal_guesses(slots, guessed, mu, audits)
+    """Right guesses of the largest ratios, in audits of independent Gaussian slots."""
+    rng, audits = np.random.default_rng(5), 20_000
+    worlds = rng.choice([-1, 1], (audits, slots))
+    scores = rng.normal(worlds * mu / 2, 1.0)
+    chosen = np.argsort(-np.abs(scores), axis=1)[:, :guessed]
+    right = (np.take_along_axis(scores * worlds, chosen, 1) > 0).sum(1)
     family = family_of(Conversion.GDP, delta=DELTA)
     for quantile in (0.1, 0.5, 0.9, 0.99):
         count = max(int(np.quantile(right, quantile)), 1)
@@ -177,15 +165,14 @@ def test_pairs_are_guessed_by_the_size_of_their_difference_and_slots_from_both_e
 
 
 def test_several_numbers_share_the_significance():
-    rng = np.random.default_rng(3)
-    scores = {"world0_scores": rng.normal(2, 1, 300), "world1_scores": rng.normal(0, 1, 300)}
-    numbers = [50, 100, 200]
-    several = estimate_epsilon_one_run(**scores, delta=DELTA, significance=0.1, num_guesses=numbers)
-    each = [
-        estimate_epsilon_one_run(**scores, delta=DELTA, significance=0.1 / 3, num_guesses=number)
+    rng, numbers = np.random.default_rng(3), [50, 100, 200]
+    known = {"world0_scores": rng.normal(2, 1, 300), "world1_scores": rng.normal(0, 1, 300)}
+    known["delta"] = DELTA
+    several = estimate_epsilon_one_run(**known, significance=0.1, num_guesses=numbers)
+    assert several.epsilon_lower == max(
+        estimate_epsilon_one_run(**known, significance=0.1 / 3, num_guesses=number).epsilon_lower
         for number in numbers
-    ]
-    assert several.epsilon_lower == max(single.epsilon_lower for single in each)
+    )
     assert (several.num_choices, several.significance) == (3, 0.1)
 
 
@@ -217,9 +204,8 @@ SCORES = {"world0_scores": [2.0, 1.0, 3.0], "world1_scores": [0.0, 1.0, 0.5], "d
     ({"num_guesses": 2, "world1_scores": [0.0, np.nan, 1.0]}, r"world1_scores\[1\] is NaN"),
     ({"positive_guesses": [1, 2], "negative_guesses": [1]}, "belong together"),
     ({"positive_guesses": -1, "negative_guesses": 2}, "positive_guesses is -1"),
-    ({"num_guesses": 2, "method": "stienke"}, "did you mean 'steinke'"),
+    ({"num_guesses": 2, "method": "split"}, "'split' is no rule of guesses: known: steinke"),
     ({"num_guesses": 2, "method": "steinke", "conversion": "gdp"}, "only 'direct'"),
-    ({"num_guesses": 2, "conversion": "subsampled_gaussian"}, "needs a Mechanism"),
     ({"num_guesses": 2, "significance": 0.7}, "significance is 0.7"),
     ({"num_guesses": 2, "delta": 0.0}, "delta is 0"),
 ])  # fmt: skip
@@ -240,19 +226,14 @@ def test_slots_of_different_runs_look_independent():
 
 def test_slots_that_share_noise_or_a_fate_are_found_out():
     rng = np.random.default_rng(31)
-    worlds = rng.integers(0, 2, (200, 60))
-    shared = rng.normal(size=(200, 1)) * np.sqrt(0.2)
-    dependence = slot_dependence(
-        scores=worlds + shared + np.sqrt(0.8) * rng.normal(size=(200, 60)), worlds=worlds
-    )
-    assert dependence.correlation == pytest.approx(0.2, abs=0.06)
-    assert dependence.p_value < 1e-6
-    rng = np.random.default_rng(37)
-    worlds = rng.integers(0, 2, (20, 60))
-    fates = rng.choice([0.3, 3.0], (20, 1))
-    dependence = slot_dependence(scores=fates * rng.normal(size=(20, 60)), worlds=worlds)
-    assert dependence.correlation_of_sizes > 0.2
-    assert dependence.p_value < 1e-6
+    worlds, noise = rng.integers(0, 2, (200, 60)), rng.normal(size=(200, 60))
+    shared = worlds + np.sqrt(0.2) * rng.normal(size=(200, 1)) + np.sqrt(0.8) * noise
+    of_noise = slot_dependence(scores=shared, worlds=worlds)
+    assert of_noise.correlation == pytest.approx(0.2, abs=0.06)
+    fates = rng.choice([0.3, 3.0], (20, 1)) * noise[:20]
+    of_fate = slot_dependence(scores=fates, worlds=worlds[:20])
+    assert of_fate.correlation_of_sizes > 0.2
+    assert max(of_noise.p_value, of_fate.p_value) < 1e-6
     for shape in ((1, 5), (5, 1), (5,)):
         with pytest.raises(InputError, match="two of each"):
             slot_dependence(scores=np.zeros(shape), worlds=np.zeros(shape, int))
@@ -261,29 +242,22 @@ def test_slots_that_share_noise_or_a_fate_are_found_out():
 @pytest.mark.parametrize("any_dependence", [True, False])
 def test_what_a_new_rule_assumes_is_the_same_everywhere(any_dependence, monkeypatch):
     """In its bound, in figures, in notes, on the command line, and in the methods text."""
-    entry = replace(
-        RULES["mahloujifar"], any_dependence=any_dependence, sentence="a new way", label="New"
-    )
-    monkeypatch.setitem(RULES, "new", entry)
+    known = {"any_dependence": any_dependence, "sentence": "a new way", "label": "New"}
+    monkeypatch.setitem(RULES, "new", replace(RULES["mahloujifar"], **known))
     slots = "any dependence" if any_dependence else "independent slots"
     bound = epsilon_of_guesses(Guesses(500, 125, 100), delta=DELTA, method="new")
     assert bound.epsilon_lower == pytest.approx(1.683, abs=5e-4)
     assert ("depend on one another in any way" in bound.assumption) == any_dependence
     assert canary_sets._title("new") == f"New ({slots})"
-    table = pd.DataFrame([{"num_slots": 500, "threshold_rule": "new", "conversion": "gdp"}])
-    [look] = models_trained._looks(table).values()
+    row = {"num_slots": 500, "threshold_rule": "new", "conversion": "gdp", "slot": np.nan}
+    [look] = models_trained._looks(pd.DataFrame([row])).values()
     assert look["label"] == f"500 canaries in each model: New ({slots})"
     assert bound_sentences(["new"], []) == ["Threshold rule new: a new way."]
     scores = {"world0_scores": np.arange(40.0), "world1_scores": np.arange(40.0) - 9}
     estimate_bound = estimate_epsilon(**scores, delta=DELTA, threshold_rule="new")
     needs_more = "the scores are independent" in commands_estimate._assumption(estimate_bound)
     assert needs_more != any_dependence
-    rows = pd.DataFrame([{"num_slots": 500, "slot": float("nan"), "threshold_rule": "new"}])
-    assert "taken as independent" not in slots_in_words(rows)  # the rule's own words say it
-
-
-def test_rules_that_lack_a_sentence_or_guess_nothing(monkeypatch):
+    # The rule's own words say it.
+    assert "taken as independent" not in slots_in_words(pd.DataFrame([row]))
     monkeypatch.setitem(RULES, "new", replace(RULES["split"], sentence=""))
     assert bound_sentences(["new"], []) == ["Threshold rule new: describe it here."]
-    with pytest.raises(InputError, match="method 'split' is no rule of guesses: known: steinke"):
-        bound(100, 50, 40, method="split")

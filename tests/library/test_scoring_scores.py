@@ -9,22 +9,14 @@ from scipy.special import logsumexp
 
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.log_sums import log_sums
-from dpcanary.data.canaries import Canary, CanarySet, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.data.canaries import CanarySet, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
-from dpcanary.scoring.scores import (
-    ScoringContext,
-    as_observed,
-    coordinate,
-    ensemble_scores,
-    gradient_norm,
-    logit_confidence,
-    logit_difference,
-)
+from dpcanary.scoring import scores as scoring
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.runs import EnsembleResult
 
-CONTEXT = ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
+CONTEXT = scoring.ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
 
 
 def log_odds(logits: np.ndarray, label: int) -> float:
@@ -44,18 +36,15 @@ def log_odds(logits: np.ndarray, label: int) -> float:
     ([0.3, -1.1], 1, -1.4),
 ])  # fmt: skip
 def test_logit_confidence_is_stable(logits: list[float], label: int, expected: float) -> None:
-    [score] = logit_confidence(np.array([logits]), np.array([label]))
+    [score] = scoring.logit_confidence(np.array([logits]), np.array([label]))
     assert score == pytest.approx(expected, rel=1e-12, abs=1e-9)
 
 
 def test_logit_difference_needs_input_canaries() -> None:
     gradients = CanarySet((GradientCanary(coordinate=0, target=0),), (1,))
-    for canaries, message in (
-        (None, "logit_difference needs the file of input canaries"),
-        (gradients, r"gradient canaries have no labels: .* input canaries"),
-    ):
+    for canaries, message in ((None, "the file of input canaries"), (gradients, "have no labels")):
         with pytest.raises(InputError, match=message):
-            logit_difference(np.zeros((2, 3, 1, 2, 4)), replace(CONTEXT, canaries=canaries))
+            scoring.logit_difference(np.zeros((2, 3, 1, 2, 4)), replace(CONTEXT, canaries=canaries))
 
 
 def test_other_scores_are_what_is_observed_with_the_sign_of_world_0() -> None:
@@ -65,10 +54,10 @@ def test_other_scores_are_what_is_observed_with_the_sign_of_world_0() -> None:
     higher; but world 1 under `substitute`.
     """
     observed = np.random.default_rng(4).exponential(size=(5, 3, 2))
-    np.testing.assert_array_equal(coordinate(observed, CONTEXT), -observed)
-    np.testing.assert_array_equal(as_observed(observed, CONTEXT), observed)
+    np.testing.assert_array_equal(scoring.coordinate(observed, CONTEXT), -observed)
+    np.testing.assert_array_equal(scoring.as_observed(observed, CONTEXT), observed)
     for adjacency, sign in (("add_remove", -1.0), ("zero_out", -1.0), ("substitute", 1.0)):
-        score = gradient_norm(observed, replace(CONTEXT, adjacency=Adjacency(adjacency)))
+        score = scoring.gradient_norm(observed, replace(CONTEXT, adjacency=Adjacency(adjacency)))
         np.testing.assert_array_equal(score, sign * observed)
 
 
@@ -86,47 +75,38 @@ def test_logarithms_of_sums_are_those_of_scipy(shape, scale) -> None:
     assert float(extended) == pytest.approx(np.exp(-40.0), rel=1e-3)
 
 
-RECORD_STEPS, NUM_CLASSES = (1, 3), 3
 ZEROS, SLOTS = np.zeros(6, np.float32), ((3, 0), (8, 1))  # the target and the label of each slot
-CANARIES: dict[str, list[Canary]] = {
+CANARIES = {
     "gradient": [GradientCanary(4 + label, target) for target, label in SLOTS],
     "direction": [DirectionCanary(ZEROS + 0.1 + label, target) for target, label in SLOTS],
     "input": [InputCanary(ZEROS, label, target) for target, label in SLOTS],
 }
 
 
-def result_of(
-    canaries: list[Canary], observe: Observation, observations: np.ndarray, *, adjacency: str
-) -> EnsembleResult:
-    """A result with given observations, without training."""
-    runs = len(observations)
-    return EnsembleResult(
-        dpsgd=DPSGD(1.0, 1.0, 0.1, RECORD_STEPS, adjacency=adjacency), observe=observe,
-        canaries=CanarySet(tuple(canaries), target_labels=(1, 0)), runs=np.arange(runs),
-        worlds=np.zeros((runs, len(canaries)), np.int64),
-        observations=observations.astype(np.float32),
-        test_accuracy=np.full(runs, np.nan, np.float32), parameters=None,
-    )  # fmt: skip
+def scores_of(kind: str, observe: str, observations: np.ndarray, adjacency: str) -> np.ndarray:
+    """Of a result with given observations, without training, of five runs and two slots."""
+    return scoring.ensemble_scores(EnsembleResult(
+        dpsgd=DPSGD(1.0, 1.0, 0.1, (1, 3), adjacency=adjacency), observe=Observation(observe),
+        canaries=CanarySet(tuple(CANARIES[kind]), target_labels=(1, 0)), runs=np.arange(5),
+        worlds=np.zeros((5, 2), np.int64), observations=observations, parameters=None,
+        test_accuracy=np.full(5, np.nan, np.float32),
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["gradient", "direction"])
 def test_gradient_canaries_score_by_minus_the_change(kind):
-    changes, lengths = np.random.default_rng(3).normal(size=(2, 5, 2, 2)).astype(np.float32)
-    both = np.stack([changes, lengths], axis=-1)
-    for observe, observations in (
-        (Observation.CHANGE, changes), (Observation.CHANGE_AND_LENGTH, both),
-    ):  # fmt: skip
-        result = result_of(CANARIES[kind], observe, observations, adjacency="substitute")
-        np.testing.assert_array_equal(ensemble_scores(result), -changes)
+    both = np.random.default_rng(3).normal(size=(5, 2, 2, 2)).astype(np.float32)
+    for observe, observations in (("change", both[..., 0]), ("change_and_length", both)):
+        scores = scores_of(kind, observe, observations, "substitute")
+        np.testing.assert_array_equal(scores, -both[..., 0])
 
 
-@pytest.mark.parametrize("num_outputs", [1, NUM_CLASSES])
+@pytest.mark.parametrize("num_outputs", [1, 3])
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 def test_input_canaries_score_by_log_odds(adjacency, num_outputs):
     """Under `substitute`, of the target minus the canary's; otherwise of the canary."""
     logits = np.random.default_rng(5).normal(size=(5, 2, 2, 2, num_outputs)).astype(np.float32)
-    result = result_of(CANARIES["input"], Observation.LOGITS, logits, adjacency=adjacency)
-    scores = ensemble_scores(result)
+    scores = scores_of("input", "logits", logits, adjacency)
     assert scores.dtype == np.float64
     for run, step, slot in np.ndindex(5, 2, 2):
         target_label, label = ((1, 0), (0, 1))[slot]

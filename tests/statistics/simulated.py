@@ -1,18 +1,15 @@
 """Simulated audits: laws of scores whose truth is known, and how often bounds exceed it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from dpcanary import estimate_epsilon
-from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.core.adjacency import Adjacency
+from dpcanary import Adjacency, Mechanism, estimate_epsilon
 from dpcanary.estimation import EpsilonEstimate
 from dpcanary.estimation.anytime import EProcess, lines_of_curves
 from dpcanary.estimation.estimation_settings import Conversion
@@ -25,7 +22,7 @@ SIGNIFICANCE = 0.05
 DELTA = 1e-5
 
 Scores = NDArray[np.float64]
-Sizes = tuple[int, int]
+# From a generator and the numbers of scores of world 0 and world 1.
 Draw = Callable[[np.random.Generator, int, int], tuple[Scores, Scores]]
 
 
@@ -34,37 +31,24 @@ def allowed(num_audits: int) -> float:
     return SIGNIFICANCE + 3 * sqrt(SIGNIFICANCE * (1 - SIGNIFICANCE) / num_audits)
 
 
-def gaussian(mu: float) -> Draw:
-    return lambda rng, n0, n1: (rng.normal(mu, 1.0, n0), rng.normal(0.0, 1.0, n1))
+def gaussian(mu: float, deviation: float = 1.0) -> Draw:
+    return lambda rng, n0, n1: (rng.normal(mu, deviation, n0), rng.normal(0.0, 1.0, n1))
 
 
 def mapped(draw: Draw, change: Callable[[Scores], Scores]) -> Draw:
     """Scores after a change that does not fall, so that no threshold becomes better."""
 
-    def changed(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
-        first, second = draw(rng, n0, n1)
+    def changed(*arguments: Any) -> tuple[Scores, Scores]:
+        first, second = draw(*arguments)
         return change(first), change(second)
 
     return changed
 
 
-def clipped(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
-    """N(1, 4) against N(0, 1); clipped, since thresholds far out would have an unbounded mu."""
-    return np.clip(rng.normal(1, 2, n0), -3, 3), np.clip(rng.normal(0, 1, n1), -3, 3)
-
-
-def drifting(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
-    """Scores of pairs whose place moves; each pair satisfies G_1."""
-    world0, world1 = gaussian(1.0)(rng, n0, n1)
-    return world0 + 0.01 * np.arange(n0), world1 + 0.01 * np.arange(n1)
-
-
 def response(epsilon: float) -> Draw:
+    """Randomised response: a score is its world's name, or a lie."""
     lie = 1 / (1 + np.exp(epsilon))
-    return lambda rng, n0, n1: (
-        (rng.random(n0) >= lie).astype(float),
-        (rng.random(n1) < lie).astype(float),
-    )
+    return lambda rng, n0, n1: (1.0 * (rng.random(n0) >= lie), 1.0 * (rng.random(n1) < lie))
 
 
 def direct_pair(epsilon: float, delta: float = DELTA) -> Draw:
@@ -89,36 +73,32 @@ def transcripts(mechanism: Mechanism) -> Draw:
     """
     q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.num_steps
     in_world1 = -1 if mechanism.adjacency is Adjacency.SUBSTITUTE else 0
-    grid = np.linspace(-1 - 9 * sigma, 1 + 9 * sigma, 20_001)
-    # The density of each world, over that of the noise alone.
-    first, second = (
-        np.logaddexp(np.log1p(-q), np.log(q) + (sign * grid - abs(sign) / 2) / sigma**2)
-        for sign in (1, in_world1)
-    )
-    losses = (first - second).astype(np.float32)
-    per_unit = 1 / (grid[1] - grid[0])
+
+    def over_noise(noisy: Scores, added: int) -> Scores:
+        """The logarithm of a world's density, over that of the noise alone."""
+        return np.logaddexp(np.log1p(-q), np.log(q) + added * (noisy - added / 2) / sigma**2)
 
     def sums(rng: np.random.Generator, count: int, added: int) -> Scores:
-        sampled = rng.random((count, steps), np.float32) < q
-        noise = np.float32(sigma) * rng.standard_normal((count, steps), np.float32)
-        noisy = np.float32(added) * sampled + noise
-        # The table is finer than any difference that an audit could see.
-        cells = np.rint((noisy - np.float32(grid[0])) * np.float32(per_unit)).astype(np.int32)
-        return losses[np.clip(cells, 0, len(losses) - 1)].sum(axis=1, dtype=np.float64)
+        sampled = rng.random((count, steps)) < q
+        noisy = added * sampled + sigma * rng.standard_normal((count, steps))
+        return (over_noise(noisy, 1) - over_noise(noisy, in_world1)).sum(axis=1)
 
     return lambda rng, n0, n1: (sums(rng, n0, 1), sums(rng, n1, in_world1))
 
 
-@dataclass(frozen=True)
-class Law:
+class Law(NamedTuple):
     """A law of scores, and the least theta of the conversion's curves that it satisfies."""
 
     draw: Draw
     truth: float
-    is_sorted: bool = False
+
+
+def laplace(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
+    return rng.laplace(1.0, 1.0, n0), rng.laplace(0.0, 1.0, n1)
 
 
 # The least mu of mu-GDP. Of the clipped law it is at the end, 3; of Laplace's in the middle, 0.5.
+# Without clipping, thresholds far out would have an unbounded mu.
 CLIPPED_MU = float(-ndtri(ndtr(-3.0)) - ndtri(ndtr((3.0 - 1) / 2)))
 LAPLACE_MU = float(-2 * ndtri(0.5 * np.exp(-0.5)))
 LAWS: dict[str, Law] = {
@@ -128,23 +108,19 @@ LAWS: dict[str, Law] = {
     "binary, far": Law(mapped(gaussian(2.0), lambda scores: (scores >= 2.5) * 1.0), 2.0),
     "equal": Law(mapped(gaussian(1.0), np.zeros_like), 0.0),
     "infinite": Law(mapped(gaussian(1.0), lambda scores: np.where(scores > 1, np.inf, scores)), 1),
-    "unequal variances": Law(clipped, CLIPPED_MU),
-    "Laplace": Law(
-        lambda rng, n0, n1: (rng.laplace(1.0, 1.0, n0), rng.laplace(0.0, 1.0, n1)), LAPLACE_MU
-    ),
-    "sorted": Law(mapped(gaussian(1.0), np.sort), 1.0, is_sorted=True),
+    "unequal": Law(mapped(gaussian(1.0, 2.0), lambda scores: np.clip(scores, -3, 3)), CLIPPED_MU),
+    "Laplace": Law(laplace, LAPLACE_MU),
+    "sorted": Law(mapped(gaussian(1.0), np.sort), 1.0),
 }
 
 
 def estimates_of(
-    draw: Draw, sizes: Sizes, rng: np.random.Generator, *, num_audits: int, **options: Any
+    draw: Draw, sizes: tuple[int, int], num_audits: int, seed: int, **options: Any
 ) -> list[EpsilonEstimate]:
     options = {"delta": DELTA, "significance": SIGNIFICANCE, **options}
+    rng = np.random.default_rng([seed, sizes[0]])
     audits = (draw(rng, *sizes) for _ in range(num_audits))
-    return [
-        estimate_epsilon(world0_scores=world0, world1_scores=world1, **options)
-        for world0, world1 in audits
-    ]
+    return [estimate_epsilon(world0_scores=x, world1_scores=y, **options) for x, y in audits]
 
 
 @cache
@@ -162,25 +138,24 @@ def is_refuted(curve: np.ndarray, draw: Draw, num_pairs: int, seed: int) -> bool
 def share_above(
     rule: str, law: Law, per_world: int, num_audits: int, *, family: Family = GDP, seed: int = 1
 ) -> float:
-    entry, rng = RULES[rule], np.random.default_rng([seed, per_world])
+    """Share of audits whose bound exceeds the truth of their law."""
+    entry = RULES[rule]
     if entry.anytime:  # the bound exceeds the truth if the true curve is refuted
         [curve] = family.curves(np.array([law.truth]))
-        audits = range(num_audits)
-        return sum(is_refuted(curve, law.draw, min(per_world, 200), k) for k in audits) / num_audits
+        pairs = min(per_world, 200)
+        return float(np.mean([is_refuted(curve, law.draw, pairs, k) for k in range(num_audits)]))
     truth = family.epsilon(law.truth, family.delta or DELTA) + 1e-9
     conversion = entry.conversion(Conversion.GDP if family is GDP else Conversion.DIRECT)
     options = {"conversion": conversion, "delta": family.delta or DELTA}
-    if not entry.guesses:
+    if entry.guesses:
+        bounds, rng = [], np.random.default_rng([seed, per_world])
+        # Worlds are coins, so their sizes differ.
+        for num_world0 in rng.binomial(2 * per_world, 0.5, num_audits):
+            scores = law.draw(rng, num_world0, 2 * per_world - num_world0)
+            guesses = guess_slots(*scores, positive_guesses=20, negative_guesses=25)
+            bounds.append(bound_of_guesses(guesses, method=rule, **options))
+    else:
         options |= {"threshold": law.truth / 2} if rule == ThresholdRule.FIXED else {}
         sizes = (per_world, per_world)
-        bounds = estimates_of(
-            law.draw, sizes, rng, num_audits=num_audits, threshold_rule=rule, **options
-        )
-        return float(np.mean([bound.epsilon_lower > truth for bound in bounds]))
-    # Worlds are coins, so their sizes differ.
-    above = 0
-    for num_world0 in rng.binomial(2 * per_world, 0.5, num_audits):
-        scores = law.draw(rng, num_world0, 2 * per_world - num_world0)
-        guesses = guess_slots(*scores, positive_guesses=20, negative_guesses=25)
-        above += bound_of_guesses(guesses, method=rule, **options).epsilon_lower > truth
-    return above / num_audits
+        bounds = estimates_of(law.draw, sizes, num_audits, seed, threshold_rule=rule, **options)
+    return float(np.mean([bound.epsilon_lower > truth for bound in bounds]))

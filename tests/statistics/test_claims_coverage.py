@@ -1,32 +1,24 @@
 """`assess_claim` rejects true claims at its level, and false ones with power; power as expected."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 from sampling import exhaustive
 from simulated import DELTA, SIGNIFICANCE, allowed, estimates_of, gaussian, mapped, transcripts
 
-from dpcanary.accounting.mechanism import Mechanism
+from dpcanary import Mechanism, assess_claim, runs_needed
 from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.estimation import power as claims
+from dpcanary.estimation import expected_bound
 from dpcanary.estimation.rule_catalogue import RULES
 
 SELDOM = Mechanism("substitute", sample_rate=0.01, noise_multiplier=0.7, num_steps=500)
 
 
-@pytest.fixture(autouse=True)
-def _remembered_curves(monkeypatch):
-    """The accountant needs a second for a curve."""
-    monkeypatch.setattr(claims, "curve_of", cache(claims.curve_of))
-
-
-def share_rejected(draw, sizes, mechanism, *, num_audits):
+def share_rejected(draw, sizes, mechanism, num_audits):
     rng, rejected = np.random.default_rng([1, *sizes]), 0
-    known = {"mechanism": mechanism, "num_simulations": 199}
     for audit in range(num_audits):
         world0, world1 = draw(rng, *sizes)
-        test = claims.assess_claim(world0_scores=world0, world1_scores=world1, seed=audit, **known)
+        scores = {"world0_scores": world0, "world1_scores": world1}
+        test = assess_claim(**scores, mechanism=mechanism, num_simulations=199, seed=audit)
         rejected += test.p_value <= SIGNIFICANCE
     return rejected / num_audits
 
@@ -43,31 +35,36 @@ TRUE = {
 @pytest.mark.parametrize("num_audits", [100, exhaustive(1_000)])
 @pytest.mark.parametrize(("draw", "claim", "sizes"), TRUE.values(), ids=TRUE)
 def test_a_true_claim_is_rejected_at_the_level(draw, claim, sizes, num_audits):
-    assert share_rejected(draw, sizes, claim, num_audits=num_audits) <= allowed(num_audits)
+    assert share_rejected(draw, sizes, claim, num_audits) <= allowed(num_audits)
 
 
 def test_a_false_claim_is_rejected_with_power():
     """Of scores with ties, and of a mechanism for which twice the noise is claimed."""
     ties, twice = mapped(gaussian(1.8), np.round), SELDOM.with_noise(1.4)
-    assert share_rejected(ties, (150, 250), 1.0, num_audits=40) >= 0.8
-    assert share_rejected(transcripts(SELDOM), (200, 200), twice, num_audits=40) >= 0.8
+    assert share_rejected(ties, (150, 250), 1.0, 40) >= 0.8
+    assert share_rejected(transcripts(SELDOM), (200, 200), twice, 40) >= 0.8
 
 
-def bounds_of(draw, per_world, num_audits, **options):
-    rng = np.random.default_rng([1, per_world])
-    estimates = estimates_of(draw, (per_world, per_world), rng, num_audits=num_audits, **options)
+def bounds_of(draw, num_runs, num_audits, **options):
+    estimates = estimates_of(draw, (num_runs // 2,) * 2, num_audits, seed=1, **options)
     return np.array([estimate.epsilon_lower for estimate in estimates])
 
 
-@pytest.mark.parametrize(
-    ("mu", "num_runs", "num_audits"),
-    [(1.0, 256, 300), exhaustive((1.0, 250, 1_000)), exhaustive((2.0, 1_000, 1_000))],
-)
-def test_the_expected_bound_is_that_of_audits(mu, num_runs, num_audits):
+EXACT = {"conversion": "subsampled_gaussian", "delta": DELTA}
+EXPECTED = [(1.0, 256, {"significance": 0.1, "delta": 1e-3}, 300)]
+EXPECTED += [exhaustive((mu, n, {"delta": DELTA}, 1_000)) for mu, n in ((1.0, 250), (2.0, 1_000))]
+EXPECTED += [exhaustive((SELDOM, 160, EXACT, 300))]
+
+
+@pytest.mark.parametrize(("mechanism", "num_runs", "options", "num_audits"), EXPECTED)
+def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_audits):
     for rule in (rule for rule, entry in RULES.items() if entry.is_calibrated):
-        options = {"threshold_rule": rule, "significance": 0.05}
-        expected = claims.expected_bound(mechanism=mu, num_runs=num_runs, delta=DELTA, **options)
-        bounds = bounds_of(gaussian(mu), num_runs // 2, num_audits, **options)
+        known = {"threshold_rule": rule, **options}
+        expected = expected_bound(mechanism=mechanism, num_runs=num_runs, **known)
+        is_mu = mechanism is not SELDOM
+        draw = gaussian(mechanism) if is_mu else transcripts(mechanism)
+        known |= {} if is_mu else {"mechanism": mechanism}
+        bounds = bounds_of(draw, num_runs, num_audits, **known)
         error = np.hypot(expected.standard_error, bounds.std() / np.sqrt(num_audits))
         assert abs(expected.mean - bounds.mean()) <= 4 * error
         # A quantile of level p is one if about a share p of other audits is below.
@@ -77,21 +74,12 @@ def test_the_expected_bound_is_that_of_audits(mu, num_runs, num_audits):
             assert abs((bounds <= quantile).mean() - level) <= 4 * error
 
 
-@pytest.mark.exhaustive
-def test_the_expected_bound_on_a_subsampled_mechanism():
-    options = {"conversion": "subsampled_gaussian", "mechanism": SELDOM}
-    expected = claims.expected_bound(num_runs=160, delta=DELTA, **options)
-    bounds = bounds_of(transcripts(SELDOM), 80, 300, **options)
-    error = np.hypot(expected.standard_error, np.std(bounds) / np.sqrt(len(bounds)))
-    assert abs(expected.mean - np.mean(bounds)) <= 4 * error
-
-
 @pytest.mark.parametrize(
     ("mu", "part", "num_audits"), [(1.0, 0.5, 600), exhaustive((2.0, 0.9, 1_500))]
 )
 def test_so_many_runs_as_needed_have_the_power(mu, part, num_audits):
     """The search interpolates: its power is right to 3 %, and 600 audits have an error of 2 %."""
     exceed = part * gdp_epsilon(mu=mu, delta=DELTA)
-    num_runs = claims.runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=0.8)
-    bounds = bounds_of(gaussian(mu), num_runs // 2, num_audits)
-    assert abs((bounds > exceed).mean() - 0.8) <= 0.06
+    num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=0.95)
+    bounds = bounds_of(gaussian(mu), num_runs, num_audits)
+    assert abs((bounds > exceed).mean() - 0.95) <= 0.06

@@ -9,13 +9,12 @@ from sampling import exhaustive
 from simulated import DELTA, allowed, bound_of_guesses
 
 from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.estimation.one_run.slot_guesses import guess_pairs, guess_slots
+from dpcanary.estimation.one_run.slot_guesses import guess_slots
 from dpcanary.estimation.rule_catalogue import RULES
 
 METHODS = [rule for rule, entry in RULES.items() if entry.guesses]
 ANY_DEPENDENCE = [rule for rule in METHODS if RULES[rule].any_dependence]
 SLOTS = 200
-each_size = pytest.mark.parametrize("num_audits", [300, exhaustive(1_000)])
 
 
 def share_above(draw, truth, *, num_audits, num_guesses=25, **options):
@@ -33,19 +32,11 @@ def share_above(draw, truth, *, num_audits, num_guesses=25, **options):
     return above / num_audits
 
 
-@each_size
-@pytest.mark.parametrize("method", METHODS)
-def test_pairs(method, num_audits):
-    """One record of each pair is in, by a fair coin: without signal every bound is 0."""
-    rng = np.random.default_rng(11)
-    pairs = (rng.standard_normal((2, SLOTS)) for _ in range(num_audits))
-    guesses = (guess_pairs(*pair, num_guesses=50) for pair in pairs)
-    above = sum(bound_of_guesses(own, method=method).epsilon_lower > 0 for own in guesses)
-    assert above / num_audits <= allowed(num_audits)
-
-
-def correlated(mu, correlation):
-    """Gaussian noise that the slots share, with the correlation given between any two.
+@pytest.mark.parametrize("num_audits", [300, exhaustive(1_000)])
+@pytest.mark.parametrize("correlation", [0.2, 0.8])
+@pytest.mark.parametrize("method", ANY_DEPENDENCE)
+def test_slots_that_share_noise(method, correlation, num_audits):
+    """Gaussian noise with the correlation given between any two slots.
 
     Who knows all scores and all other worlds can subtract most of the shared noise. So the
     mechanism is mu-GDP for each slot, with mu over the deviation of the noise that is left.
@@ -53,29 +44,20 @@ def correlated(mu, correlation):
 
     def draw(rng, worlds):
         noise = np.sqrt(1 - correlation) * rng.standard_normal(SLOTS)
-        return (worlds - 0.5) * mu + noise + np.sqrt(correlation) * rng.standard_normal()
+        return worlds - 0.5 + noise + np.sqrt(correlation) * rng.standard_normal()
 
     precision = np.linalg.inv(np.eye(SLOTS) * (1 - correlation) + correlation)
-    return draw, gdp_epsilon(mu=mu * np.sqrt(precision[0, 0]), delta=DELTA)
-
-
-@each_size
-@pytest.mark.parametrize("method", ANY_DEPENDENCE)
-def test_slots_that_share_noise(method, num_audits):
-    for correlation in (0.2, 0.8):
-        case = correlated(1.0, correlation)
-        rate = share_above(*case, num_audits=num_audits, method=method)
-        assert rate <= allowed(num_audits)
-
-
-def all_or_nothing(rng, worlds):
-    """A coin that all slots share decides whether all worlds are revealed or none is."""
-    return rng.standard_normal(SLOTS) + 100 * (worlds - 0.5) * rng.integers(0, 2)
+    truth = gdp_epsilon(mu=np.sqrt(precision[0, 0]), delta=DELTA)
+    assert share_above(draw, truth, num_audits=num_audits, method=method) <= allowed(num_audits)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_assumed_of_slots(method):
-    """Each slot is (0, 0.5)-DP; but if one is revealed, all are."""
+    """Each slot is (0, 0.5)-DP; but a coin that all share decides whether all are revealed."""
+
+    def all_or_nothing(rng, worlds):
+        return rng.standard_normal(SLOTS) + 100 * (worlds - 0.5) * rng.integers(0, 2)
+
     options = {"method": method, "conversion": "direct", "num_audits": 200, "delta": 0.5}
     rate = share_above(all_or_nothing, 0.0, num_guesses=SLOTS // 2, **options)
     assert rate <= allowed(200) if method in ANY_DEPENDENCE else rate > 0.3
