@@ -148,7 +148,7 @@ def naive_rates(scores0, scores1, threshold: float, levels, *, at_all: bool = Fa
     for wrong, level in ((scores1 >= threshold, levels[1]), (scores0 < threshold, levels[0])):
         errors, trials = int(np.sum(wrong)), len(wrong)
         if at_all:
-            errors = next(int(k) for k in error_rates.counts_told_apart(trials) if k >= errors)
+            errors = next(int(k) for k in error_rates.distinct_counts(trials) if k >= errors)
         rates.append(naive_upper(errors, trials, level))
     return tuple(rates)
 
