@@ -21,20 +21,19 @@ from dpcanary.own_training import check_model
 # Opacus warns of its random numbers, and PyTorch of its hooks.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-TRAININGS = blind_trainings.WRONG | blind_trainings.RIGHT
-# Of each later list: functions of nothing, and whether they are right.
-LATER_TRAININGS = {
-    f"{title}: {name}": (entry[0], is_right)
-    for title, module in (("second", second_blind_trainings), ("third", third_blind_trainings))
-    for entries, is_right in ((module.WRONG, False), (module.RIGHT, True))
-    for name, entry in entries.items()
-}
-LATER_MODELS = {
-    f"{title}: {name}": (entry[0], is_right)
-    for title, module in (("second", second_blind_models), ("third", third_blind_models))
-    for entries, is_right in ((module.WRONG, False), (module.RIGHT, True))
-    for name, entry in entries.items()
-}
+
+def cases(first, second, third) -> dict[str, tuple]:
+    """Of the modules of three lists: what builds or trains, and whether it is right."""
+    return {
+        f"{title}: {name}": (entry[0], is_right)
+        for title, module in (("blind", first), ("second", second), ("third", third))
+        for entries, is_right in ((module.WRONG, False), (module.RIGHT, True))
+        for name, entry in entries.items()
+    }
+
+
+MODELS = cases(blind_models, second_blind_models, third_blind_models)
+TRAININGS = cases(blind_trainings, second_blind_trainings, third_blind_trainings)
 # Its infinite gradients are masked.
 RIGHT_BY_MISTAKE = {"second: infinite_root"}
 # Private, and called wrong: docs/check.md says so.
@@ -53,18 +52,15 @@ LOOPS = [
 QUICK = {"gradients at clean parameters", "kept in a ball"}
 
 
-@pytest.mark.parametrize("name", blind_models.WRONG | blind_models.RIGHT)
+@pytest.mark.parametrize("name", MODELS)
 def test_models(name):
-    case = (blind_models.WRONG | blind_models.RIGHT)[name][0]()
-    result = check_model(case.module, case.records, case.loss)
-    assert result.passes == (name in blind_models.RIGHT), str(result)
-
-
-@pytest.mark.parametrize("name", LATER_MODELS)
-def test_models_of_later_lists(name):
     torch.manual_seed(0)
-    build, is_right = LATER_MODELS[name]
-    (module, loss), records = build()
+    build, is_right = MODELS[name]
+    case = build()
+    if name.startswith("blind"):
+        module, records, loss = case.module, case.records, case.loss
+    else:
+        (module, loss), records = case
     result = check_model(module, records, loss)
     assert result.passes == (is_right or name in RIGHT_BY_MISTAKE), str(result)
 
@@ -81,29 +77,21 @@ def test_loops(loop, is_right):
     assert result.passes == expected, str(result)
 
 
-def watched(training):
-    """The result of a training whose random numbers are the same in each run of the tests."""
-    torch.manual_seed(0)
-    return training(partial(watch, seed=1))
+IN_ALL_RUNS = [name for name in TRAININGS if name.startswith("blind")]
+LATER = some_of([name for name in TRAININGS if name not in IN_ALL_RUNS], 12)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", [*IN_ALL_RUNS, *LATER])
 def test_watched_trainings(name):
-    result = watched(TRAININGS[name][0])
-    assert (result.alarm is None) == (name in blind_trainings.RIGHT), str(result)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", some_of(LATER_TRAININGS, 12))
-def test_watched_trainings_of_later_lists(name):
     torch.manual_seed(0)
-    train, is_right = LATER_TRAININGS[name]
-    result = train()
+    train, is_right = TRAININGS[name]
+    result = train(partial(watch, seed=1)) if name in IN_ALL_RUNS else train()
     assert (result.alarm is None) == is_right, str(result)
 
 
 def test_a_buffer_that_the_loop_writes_raises_the_alarm():
-    result = watched(blind_trainings.buffer_of_means)
+    torch.manual_seed(0)
+    result = blind_trainings.buffer_of_means(partial(watch, seed=1))
     assert (result.alarm.step, result.alarm.kind) == (21, "changed_parameters")
     assert "0.mean changed outside of forward passes" in result.alarm.message

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
+from running import ROOT, environment
 
-ROOT = Path(__file__).parents[2]
-WORKFLOW = ROOT / "docs/examples/check_workflow.yml"
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 
 
 def calls() -> list[dict]:
-    [job] = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
+    workflow = ROOT / "docs/examples/check_workflow.yml"
+    [job] = yaml.safe_load(workflow.read_text())["jobs"].values()
     return [step["with"] for step in job["steps"] if "/dpcanary@" in step.get("uses", "")]
 
 
@@ -38,35 +38,29 @@ def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess[s
         assert "${{" not in text
         return text
 
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    known = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary)}
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]  # an input is not a part of the script
         own = {name: filled(value) for name, value in step.get("env", {}).items()}
+        known = environment(GITHUB_STEP_SUMMARY=str(summary), **own)
         place = ROOT / filled(step.get("working-directory", "."))
-        result = run_script(step["run"], cwd=place, env=known | own)
+        result = run_script(step["run"], cwd=place, env=known)
         if result.returncode:
             break
     return result, summary.read_text() if summary.exists() else ""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("given", calls(), ids=["loop", "model"])
-def test_the_example_of_the_action_passes(given, tmp_path):
+@pytest.mark.parametrize(("given", "status", "line"), [
+    *((given, 0, "```\nok ") for given in calls()),
+    ({**calls()[0], "loop": "checked_training:train_by_hand"}, 3, "FAIL  normalisation"),
+], ids=["loop", "model", "wrong loop"])  # fmt: skip
+def test_the_example_of_the_action_passes_and_a_wrong_loop_fails(given, status, line, tmp_path):
     result, summary = run_action(given, tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert summary.startswith("```\nok ")
+    assert result.returncode == status, result.stderr
+    assert summary.startswith("```\n")
+    assert line in summary
     assert summary.endswith("```\n")
     assert result.stdout in summary
-
-
-@pytest.mark.long
-def test_the_action_fails_with_a_wrong_loop(tmp_path):
-    given = {**calls()[0], "loop": "checked_training:train_by_hand"}
-    result, summary = run_action(given, tmp_path)
-    assert result.returncode == 3
-    assert "FAIL  normalisation" in summary
-    assert summary.endswith("```\n")
 
 
 def test_an_input_of_the_action_is_not_run(tmp_path):
@@ -76,36 +70,31 @@ def test_an_input_of_the_action_is_not_run(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.long
-def test_the_fixtures_of_the_plugin(tmp_path):
-    examples = str(ROOT / "docs/examples")
-    (tmp_path / "test_own.py").write_text(f"""
+OWN_TESTS = """
 import sys
-
-sys.path.insert(0, {examples!r})
-
 
 def test_nothing_is_imported_for_the_plugin():
     assert "torch" not in sys.modules
 
-
 def test_my_gradients(assert_model):
     from checked_training import build, records
-
     assert_model(build()[0], records())
-
 
 def test_my_loop(assert_mechanism):
     from checked_training import train_by_hand
-
     assert_mechanism(train_by_hand, num_trainings=10)
-""")
+"""
+
+
+@pytest.mark.long
+def test_the_fixtures_of_the_plugin(tmp_path):
+    (tmp_path / "test_own.py").write_text(OWN_TESTS)
     command = f"{sys.executable} -m pytest -p dpcanary.pytest_plugin -q {tmp_path}"
-    result = run_script(command, cwd=tmp_path)
-    assert "1 failed, 2 passed" in result.stdout, result.stdout
-    assert "AssertionError: the training loop is not what is accounted" in result.stdout
-    assert "FAIL  normalisation" in result.stdout
-    assert "test_own.py:" in result.stdout
+    paths = os.pathsep.join([str(ROOT / "docs/examples"), os.environ.get("PYTHONPATH", "")])
+    printed = run_script(command, cwd=tmp_path, env=environment(PYTHONPATH=paths)).stdout
+    failed = "AssertionError: the training loop is not what is accounted"
+    for text in ("1 failed, 2 passed", failed, "FAIL  normalisation", "test_own.py:"):
+        assert text in printed, printed
 
 
 def test_pytest_finds_the_plugin():
@@ -119,10 +108,10 @@ def test_the_action_installs_its_own_version_by_default(tmp_path):
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    pip = "-m pip install --quiet"
     for given, installed in [
-        (ACTION["inputs"]["install"]["default"], "-m pip install --quiet /where/it/is"),
-        ("dpcanary==0.1.0", "-m pip install --quiet dpcanary==0.1.0"),
-        ("", ""),
+        (ACTION["inputs"]["install"]["default"], f"{pip} /where/it/is"),
+        *(("dpcanary==0.1.0", f"{pip} dpcanary==0.1.0"), ("", "")),
     ]:
         variables = {"PATH": path, "INSTALL": given, "GITHUB_ACTION_PATH": "/where/it/is"}
         result = run_script(ACTION["runs"]["steps"][0]["run"], env=variables)

@@ -17,7 +17,8 @@ from dpcanary.secrets import (
     words,
 )
 
-ENDS = {"bos_token_id": None, "eos_token_id": None}
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 2, "vocab_size": 128}
 
 
 def characters(texts: list[str]) -> list[list[int]]:
@@ -38,15 +39,15 @@ class Pairs:
         return {"input_ids": rows}
 
 
-def causal(kind: str) -> torch.nn.Module:
+def model_of(kind: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    if kind == "gpt2":
-        sizes = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=128, **sizes, **ENDS))
-    else:
-        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-        config = LlamaConfig(vocab_size=128, num_attention_heads=2, **sizes, **ENDS)
-        model = Llama(config)
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    small = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 128}
+    model = {
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**small, **ends)),
+        "llama": lambda: Llama(LlamaConfig(**SIZES)),
+        "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),
+    }[kind]()
     for parameter in model.parameters():  # as drawn at first, all texts are about as likely
         torch.nn.init.normal_(parameter, std=0.3)
     return model
@@ -60,9 +61,7 @@ class WithoutCache(torch.nn.Module):
         self.model = model
 
     def forward(self, input_ids, past_key_values=None, use_cache=False):
-        output = self.model(input_ids=input_ids, use_cache=False)
-        assert output.past_key_values is None
-        return output
+        return self.model(input_ids=input_ids, use_cache=False)
 
 
 @torch.no_grad()
@@ -79,6 +78,7 @@ LAWS = {
     "a beginning after a branch": (words(["cat", "cats", "cats paw", "dog"]), "Say {secret}"),
     "a beginning of all": (words(["a", "ab", "abcde", "abcdf"]), "Say {secret}"),
     "two": (words(["yes", "no"]), "He said {secret}."),
+    "one token begins others": (words(["11", "112", "1135"]), "{secret}"),
 }
 
 
@@ -86,58 +86,41 @@ LAWS = {
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_likelihoods_of_the_tree_are_those_of_whole_texts(kind, law, tokenizer):
-    model, (drawn, template) = causal(kind), LAWS[law]
+    model, (drawn, template) = model_of(kind), LAWS[law]
     candidates = Secrets.draw(drawn, template=template, seed=0).candidates(0)
     rows = tokenizer(candidates.texts)
     rows = rows if isinstance(rows, list) else rows["input_ids"]
+    some = [*range(0, len(rows), 1 if len(rows) < 9 else 19)]
+    expected = [by_hand(model, rows[index]) for index in some]
+    assert np.ptp(expected) > 0.5
     model.train()
     frozen = [*model.modules()][-1]  # by the user, with all else in training mode
     frozen.eval()
-    for options in (
-        {},
-        {"batch_size": 1},
-        {"batch_size": 7},
-        {"shares_prefixes": False, "batch_size": 64},
-    ):
+    by_text = {"shares_prefixes": False, "batch_size": 64}
+    for options in ({}, {"batch_size": 1}, {"batch_size": 7}, by_text):
         scores = CausalLanguageModel(model, tokenizer, **options)(candidates)
         assert model.training
         assert not frozen.training
-        some = range(0, len(rows), 1 if len(rows) < 9 else 19)
-        expected = [by_hand(model, rows[index]) for index in some]
-        model.train()
-        frozen.eval()
-        assert np.ptp(expected) > 0.5
-        assert scores[[*some]] == pytest.approx(expected, abs=1e-3)
+        assert scores[some] == pytest.approx(expected, abs=1e-3)
     bare = CausalLanguageModel(WithoutCache(model), tokenizer)(candidates)
     assert bare == pytest.approx(scores, abs=1e-3)
 
 
-def test_a_text_of_one_token_begins_others():
-    """Nothing predicts it, and its likelihood is 1."""
-    model = causal("gpt2")
-    candidates = Secrets.draw(words(["11", "112", "1135"]), template="{secret}", seed=0)
-    scores = CausalLanguageModel(model, Pairs())(candidates.candidates(0))
-    rows = Pairs()(["11", "112", "1135"])["input_ids"]
-    assert scores == pytest.approx([by_hand(model, row) for row in rows], abs=1e-3)
-    assert scores[0] == 0 > scores[1] > scores[2]
-
-
 def test_a_tree_reads_shared_beginnings_once():
-    model, read = causal("gpt2"), []
+    model, read = model_of("gpt2"), []
     model.register_forward_pre_hook(
         lambda module, args, options: read.append(options["input_ids"].numel()), with_kwargs=True
     )
-    secrets = Secrets.draw(digits(4), template="The code is {secret}", seed=0)
-    CausalLanguageModel(model, characters)(secrets.candidates(0))
-    assert sum(read) == len("The code is ") + 10 + 100 + 1000
-    read.clear()
-    CausalLanguageModel(model, characters, batch_size=50)(secrets.candidates(0))
-    assert sum(read) == len("The code is ") + 10 + 100 + 1000
-    assert max(read) <= 50
+    candidates = Secrets.draw(digits(4), template="The code is {secret}", seed=0).candidates(0)
+    for options in ({}, {"batch_size": 50}):
+        read.clear()
+        CausalLanguageModel(model, characters, **options)(candidates)
+        assert sum(read) == len("The code is ") + 10 + 100 + 1000
+        assert max(read) <= options.get("batch_size", 1024)
 
 
 def test_a_reference_removes_what_is_likely_in_any_case():
-    model, reference = causal("gpt2"), causal("llama")
+    model, reference = model_of("gpt2"), model_of("llama")
     candidates = Secrets.draw(digits(2), template="Code {secret}", seed=0).candidates(0)
     both = CausalLanguageModel(model, characters, reference=reference)(candidates)
     alone = [CausalLanguageModel(one, characters)(candidates) for one in (model, reference)]
@@ -146,22 +129,22 @@ def test_a_reference_removes_what_is_likely_in_any_case():
 
 
 def test_texts_that_nothing_predicts_are_refused():
-    model = causal("gpt2")
+    model = model_of("gpt2")
     candidates = Secrets.draw(digits(2), template="{secret} is it", seed=0).candidates(0)
-    with pytest.raises(InputError, match="put words before"):
-        CausalLanguageModel(model, characters)(candidates)
-    with pytest.raises(InputError, match="no token of a text"):
-        CausalLanguageModel(model, lambda texts: [[] for _ in texts])(candidates)
+    for tokenizer, message in (
+        (characters, "put words before"),
+        (lambda texts: [[] for _ in texts], "no token of a text"),
+    ):
+        with pytest.raises(InputError, match=message):
+            CausalLanguageModel(model, tokenizer)(candidates)
+    with pytest.raises(InputError, match="no mask token"):
+        MaskedLanguageModel(model, characters)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("template", ["1{secret}1 is the code", "Code {secret}", "{secret}"])
 def test_masked_models_score_the_tokens_that_differ(template):
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    model = BertForMaskedLM(BertConfig(vocab_size=128, num_attention_heads=2, **sizes))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = model_of("bert")
     tokenizer, law = Pairs(), words(["12", "22", "13", "221", "33", "4", "14"])
     candidates = Secrets.draw(law, template=template, seed=0).candidates(0)
     scores = MaskedLanguageModel(model, tokenizer)(candidates)
@@ -180,27 +163,6 @@ def test_masked_models_score_the_tokens_that_differ(template):
     assert np.ptp(scores) > 0.5
 
 
-def test_a_masked_model_needs_a_mask():
-    with pytest.raises(InputError, match="no mask token"):
-        MaskedLanguageModel(causal("gpt2"), characters)
-
-
-def test_a_memorised_code_is_ranked_first():
-    """A model that has read nothing but the record for many steps."""
-    torch.manual_seed(0)
-    secrets = Secrets.draw(digits(3), template="The code is {secret}", seed=1)
-    model, tokens = causal("gpt2"), torch.tensor(characters(secrets.records()))
-    before = secrets.rank(CausalLanguageModel(model, characters))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(input_ids=tokens, labels=tokens).loss.backward()
-        optimizer.step()
-    after = secrets.rank(CausalLanguageModel(model, characters))
-    assert before.ranks[0] > 1 == after.ranks[0]
-    assert after.estimate(delta=1e-9).epsilon_lower == pytest.approx(3.96, abs=0.01)
-
-
 @pytest.mark.parametrize("as_frame", [False, True])
 def test_features_are_scored_by_what_a_model_predicts_with_them(as_frame):
     secrets = Secrets.draw(digits(2), 3, seed=0)
@@ -215,23 +177,17 @@ def test_features_are_scored_by_what_a_model_predicts_with_them(as_frame):
     def chances(features):
         """A model that knows the codes by heart: class 1 for the right ones."""
         assert isinstance(features, pd.DataFrame) == as_frame
-        features = np.asarray(features)
-        right = np.array([truth[age] == code for age, code in features])
+        right = np.array([truth[age] == code for age, code in np.asarray(features)])
         return np.column_stack([1 - right, right])
 
-    score = SecretFeature(chances, records, [1, 1, 0], column, as_type=float)
-    assert secrets.rank(score).ranks.tolist() == [1, 1, 100]
-    numbers = SecretFeature(
-        lambda features: 5 * chances(features)[:, 1], records, [5.0, 4.0, 0.0], column,
-        as_type=float,
-    )  # fmt: skip
-    assert secrets.rank(numbers).ranks.tolist() == [1, 1, 100]
-    # A column of numbers is one of numbers.
-    as_column = SecretFeature(
-        lambda features: 5 * chances(features)[:, 1:], records, [5.0, 4.0, 0.0], column,
-        as_type=float,
-    )  # fmt: skip
-    assert secrets.rank(as_column).ranks.tolist() == [1, 1, 100]
+    # By chances, by numbers, and by numbers as a column.
+    for predict, labels in (
+        (chances, [1, 1, 0]),
+        (lambda features: 5 * chances(features)[:, 1], [5.0, 4.0, 0.0]),
+        (lambda features: 5 * chances(features)[:, 1:], [5.0, 4.0, 0.0]),
+    ):
+        score = SecretFeature(predict, records, labels, column, as_type=float)
+        assert secrets.rank(score).ranks.tolist() == [1, 1, 100]
     with pytest.raises(InputError, match="3 records and"):
         SecretFeature(chances, records, [1, 1], column)
     for label in (0.4, 2, -1):
@@ -241,21 +197,23 @@ def test_features_are_scored_by_what_a_model_predicts_with_them(as_frame):
 
 
 def test_arrays_that_cut_or_round_secrets_are_refused():
-    arms = Secrets.of_values(["treated", "control"], words(["treated", "control"]), seed=0)
     short, numbers = np.full((2, 2), "abc"), np.zeros((2, 2), np.float32)
-    with pytest.raises(InputError, match="'treated' becomes 'tre'"):
-        arms.insert_into_table(short, 1)
+    arms, codes, shares = (
+        Secrets.of_values(values, words(values), seed=0)
+        for values in (["treated", "control"], ["16777217", "12345678"], ["0.1", "0.2"])
+    )
+    for secrets, table, as_type, message in (
+        (arms, short, str, "'treated' becomes 'tre'"),
+        (codes, numbers, str, r"'16777217' becomes 16777216\.0"),
+        (shares, numbers.astype(int), float, "0.1 becomes 0:"),
+    ):
+        with pytest.raises(InputError, match=message):
+            secrets.insert_into_table(table, 1, as_type=as_type)
     with pytest.raises(InputError, match="'control' becomes 'con'"):
         arms.rank(SecretFeature(lambda table: np.zeros(2), short, [0.0, 0.0], 1))
     assert arms.insert_into_table(short.astype(object), 1)[1, 1] == "control"
-    codes = Secrets.of_values(["16777217", "12345678"], digits(8), seed=0)
-    with pytest.raises(InputError, match=r"'16777217' becomes 16777216\.0"):
-        codes.insert_into_table(numbers, 1)
     assert codes.insert_into_table(numbers.astype(float), 1)[0, 1] == 16777217
-    shares = Secrets.of_values(["0.1", "0.2"], words(["0.1", "0.2"]), seed=0)
     assert shares.insert_into_table(numbers, 1)[1, 1] == pytest.approx(0.2)
-    with pytest.raises(InputError, match=r"0.1 becomes 0:"):
-        shares.insert_into_table(numbers.astype(int), 1, as_type=float)
 
 
 def test_labels_are_scored_by_their_probability():

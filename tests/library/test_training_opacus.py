@@ -1,7 +1,6 @@
 """Trainings against Opacus, on the same batches and noise; steps against PyTorch's optimisers."""
 
 import copy
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from one_record_at_a_time import BINARY, MODELS, Training
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer, optimizer
+from running import printed_by
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
@@ -32,10 +32,8 @@ pytestmark = [
 ]
 
 NUM_CLASSES, SEED, RUNS = 3, 8, (0, 1, 10, 11)
-SETTINGS = DPSGD(
-    noise_multiplier=0.6, max_grad_norm=1.5, learning_rate=0.3, record_steps=(1, 3, 7),
-    sample_rate=0.25, momentum=0.7,
-)  # fmt: skip
+KNOWN = {"learning_rate": 0.3, "record_steps": (1, 3, 7), "sample_rate": 0.25, "momentum": 0.7}
+SETTINGS = DPSGD(noise_multiplier=0.6, max_grad_norm=1.5, **KNOWN)
 
 
 @pytest.fixture
@@ -69,22 +67,18 @@ def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
     known = {"module": module, "records": records, "dpsgd": dpsgd, "seed": SEED}
     result = train_ensemble(canary=canaries, runs=RUNS, keep_parameters=True, **known)
     training = Training(canaries=canaries, **known)
-    descent = {
-        Optimizer.ADAM: torch.optim.Adam,
-        Optimizer.MOMENTUM: partial(torch.optim.SGD, momentum=dpsgd.momentum),
-        Optimizer.SGD: torch.optim.SGD,
-    }[dpsgd.optimizer]
+    momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
+    descent = partial(torch.optim.SGD, momentum=momentum)
+    if dpsgd.optimizer is Optimizer.ADAM:
+        descent = torch.optim.Adam
     loss = nn.BCEWithLogitsLoss() if dpsgd.loss is BINARY else nn.CrossEntropyLoss()
     norms, sizes = [], []
     for row, run in enumerate(RUNS):
         wrapped = GradSampleModule(copy.deepcopy(module))
         parameters = [*wrapped.parameters()]
-        theirs = DPOptimizer(
-            descent(parameters, lr=dpsgd.learning_rate_at(0)),
-            noise_multiplier=dpsgd.noise_multiplier,
-            max_grad_norm=dpsgd.max_grad_norm,
-            expected_batch_size=training.batch_size,
-        )
+        sizes_told = {"expected_batch_size": training.batch_size}
+        sizes_told |= {name: getattr(dpsgd, name) for name in ("noise_multiplier", "max_grad_norm")}
+        theirs = DPOptimizer(descent(parameters, lr=dpsgd.learning_rate_at(0)), **sizes_told)
         for step in range(dpsgd.record_steps[-1]):
             noise, runs = torch.zeros(1, result.parameters.shape[1]), torch.tensor([run])
             Noise(seed=SEED).add(noise, factor=0.0, scale=1.0, runs=runs, step=step)
@@ -138,7 +132,7 @@ def test_steps_are_those_of_pytorchs_classes(optimizer, rates, momentum, fused, 
 
 
 @pytest.mark.long
-def test_a_training_loads_no_compiler():
+def test_a_training_loads_no_compiler(tmp_path):
     """PyTorch's takes a second; its optimisers would load it."""
     code = """
 import sys, torch
@@ -147,5 +141,4 @@ train_ensemble(module=torch.nn.Linear(3, 2), records=Records([[1.0, 2, 3]] * 4, 
                canary=GradientCanary(0, 0), dpsgd=DPSGD(1.0, 1.0, 0.1, 2), runs=4, seed=0)
 print("torch._dynamo" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert printed_by([sys.executable, "-c", code], tmp_path).splitlines()[-1] == "False"

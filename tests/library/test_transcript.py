@@ -45,10 +45,10 @@ def train(
     dpsgd: DPSGD, *, canary: Any = UNMOVED, module: nn.Module = LINEAR, **options: Any
 ) -> EnsembleResult:
     records = some_records(next(module.parameters()).shape[1])
-    options = {"observe": "noisy_gradients", "runs": 6} | options
-    options["initialisation"] = "zeros" if isinstance(module, nn.Linear) else "fixed"
+    start = "zeros" if isinstance(module, nn.Linear) else "fixed"
+    known = {"observe": "noisy_gradients", "runs": 6, "seed": 4, "initialisation": start}
     return train_ensemble(
-        module=module, records=records, canary=canary, dpsgd=dpsgd, seed=4, **options
+        module=module, records=records, canary=canary, dpsgd=dpsgd, **known | options
     )
 
 
@@ -61,16 +61,15 @@ def direction(num_parameters: int) -> DirectionCanary:
 def naive(observed: Floats, dpsgd: DPSGD) -> Floats:
     """The sum over the canary's steps of logarithms of ratios of densities."""
     q, sigma = dpsgd.sample_rate, dpsgd.noise_multiplier
-    densities = [
+    ins, outs = (
         (1 - q) * norm.pdf(observed, 0.0, sigma) + q * norm.pdf(observed, sign, sigma)
         for sign in (1.0, -1.0 if dpsgd.adjacency == "substitute" else 0.0)
-    ]
-    terms = np.log(densities[0] / densities[1])
+    )
     ratios, start = np.zeros(observed.shape[:3]), 0
     for index, end in enumerate(dpsgd.record_steps):
         for step in range(start + 1, end + 1):
             if step % (dpsgd.canary_period or 1) == 0:
-                ratios[:, index:] += terms[:, index, None, :, step - start - 1]
+                ratios[:, index:] += np.log(ins / outs)[:, index, None, :, step - start - 1]
         start = end
     return ratios
 
@@ -79,10 +78,8 @@ def naive(observed: Floats, dpsgd: DPSGD) -> Floats:
     (LINEAR, [GradientCanary(4, 7), GradientCanary(EMPTY, 9)], {}),
     (LINEAR, direction(FEATURES * CLASSES + CLASSES), {"adjacency": "add_remove"}),
     (WIDE, GradientCanary(1, 7), {"sample_rate": 1.0, "adjacency": "zero_out"}),
-    (NETWORK, direction(53), {}),
-    (LINEAR, GradientCanary(1, 7), KNOWN),
-    (NETWORK, GradientCanary(30, 7), {**KNOWN, "adjacency": "add_remove"}),
-], ids=["slots", "linear-direction", "rotated", "mlp-direction", "known", "both"])  # fmt: skip
+    (NETWORK, direction(53), KNOWN),
+], ids=["slots", "linear-direction", "rotated", "mlp-direction-known"])  # fmt: skip
 def test_noisy_gradients_are_the_steps_of_the_parameters_and_score_by_their_densities(
     module: nn.Module, canary: Canary, changes: dict[str, Any]
 ) -> None:
@@ -94,9 +91,8 @@ def test_noisy_gradients_are_the_steps_of_the_parameters_and_score_by_their_dens
     size = dpsgd.expected_batch_size(COUNT)
     steps = np.diff(change.astype(float), axis=1, prepend=0.0) * -size / (RATE * CLIP)
     expected = np.zeros((*steps.shape[:1], 3, *steps.shape[2:], 6))
-    expected[:, 0, :, :2] = steps[:, :2].swapaxes(1, 2)
-    expected[:, 1, :, :1] = steps[:, 2:3].swapaxes(1, 2)
-    expected[:, 2] = steps[:, 3:].swapaxes(1, 2)
+    for index, (first, last) in enumerate(((0, 2), (2, 3), (3, 9))):
+        expected[:, index, ..., : last - first] = np.moveaxis(steps[:, first:last], 1, -1)
     np.testing.assert_allclose(result.observations, expected, atol=2e-4)
     ratios = naive(result.observations.astype(float), dpsgd)
     np.testing.assert_allclose(ensemble_scores(result), ratios, rtol=1e-6, atol=1e-6)

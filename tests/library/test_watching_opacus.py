@@ -4,13 +4,13 @@ Other trainings, as by schedules or with shuffled batches, are in test_blind_lis
 """
 
 import gc
-import itertools
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,21 +19,23 @@ import torch
 from opacus import GradSampleModule, PrivacyEngine
 from opacus.accountants import RDPAccountant
 from opacus.data_loader import DPDataLoader
-from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from running import ROOT, printed_by
 from sampling import some_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import InputError, watch
 from dpcanary.own_training import read_watched
+from dpcanary.watching.opacus import WatchedOptimizer
 
 RECORDS, FEATURES, SIGMA, CANARIES = 400, 20, 1.2, 300
 QUICK = {"delta": 1e-5, "conversion": "gdp"}
+QUIET = {"on_alarm": lambda alarm: None, "num_canaries": 20}
 ADAPTIVE = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2}
 ADAPTIVE |= {"max_clipbound": 10.0, "min_clipbound": 0.1}
-
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{name}Warning")
@@ -48,6 +50,12 @@ def few_living_objects() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+def records(dtype: torch.dtype = torch.float32) -> TensorDataset:
+    torch.manual_seed(0)
+    features = torch.randn(RECORDS, FEATURES, dtype=dtype)
+    return TensorDataset(features, (features[:, 0] > 0).long())
 
 
 def build(
@@ -65,24 +73,22 @@ def build(
     **options,
 ) -> SimpleNamespace:
     """A private training of a perceptron, or of a module of which a part may be `trained`."""
-    torch.manual_seed(0)
-    features = torch.randn(RECORDS, FEATURES, dtype=dtype)
-    data = TensorDataset(features, (features[:, 0] > 0).long())
+    data = records(dtype)
     layers = nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 2)
     model = module or nn.Sequential(*layers).to(dtype)
     if frozen:
         model[0].weight.requires_grad_(False)
-    parameters = (trained or model).parameters()
-    options = {"noise_multiplier": SIGMA} | options
+    parameters = [*(trained or model).parameters()]
+    options = {"noise_multiplier": SIGMA, "max_grad_norm": 1.0} | options
     criterion = nn.CrossEntropyLoss(reduction=loss_reduction)
     if mode == "ghost":
         options["criterion"] = criterion
-    count = sum(p.requires_grad for p in model.parameters())
+    if clipping == "per_layer":
+        options["max_grad_norm"] = [1.0] * len(parameters)
     private = engine(accountant="rdp")
     model, optimizer, *rest, loader = private.make_private(
         **{"module": model, "optimizer": optimizer(parameters, lr=0.01)},
         data_loader=DataLoader(data, batch_size=batch_size),
-        max_grad_norm=[1.0] * count if clipping == "per_layer" else 1.0,
         **{"clipping": clipping, "grad_sample_mode": mode, "loss_reduction": loss_reduction},
         **options,
     )
@@ -128,27 +134,22 @@ MODES = {
     "double": {"dtype": torch.float64},
     "full batches": {"batch_size": RECORDS, "noise_multiplier": 5.0},
 }
-
-
 # Modes that hardly differ from another one in what watching sees of them.
 RARE = {"expanded weights", "double", "adaptive ghost", "full batches"}
-OF_MODES = [
-    pytest.param(options, id=name, marks=[pytest.mark.long] if name in RARE else [])
-    for name, options in MODES.items()
-]
 
 
-@pytest.mark.parametrize("options", OF_MODES)
-def test_right_trainings_of_every_mode_raise_no_alarm(options):
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.long] * (mode in RARE)) for mode in MODES]
+)
+def test_right_trainings_of_every_mode_raise_no_alarm(mode):
+    options = MODES[mode]
     made = build(**options)
-    run_watched = watched(made, partial(run, epochs=4))
-    found = run_watched.result(**QUICK)
+    found = watched(made, partial(run, epochs=4)).result(**QUICK)
     assert found.alarm is None
     scale, low, high = found.measured.noise_scale()
     assert 0.99 < scale < 1.01
     assert low < high
-    assert 0.3 * found.accounted.substitute < found.epsilon_lower
-    assert found.epsilon_lower < 1.15 * found.accounted.substitute
+    assert 0.3 < found.epsilon_lower / found.accounted.substitute < 1.15
     [phase] = found.phases
     assert (phase.noise_multiplier, phase.sample_rate, phase.num_steps) == tuple(
         made.engine.accountant.history[0]
@@ -199,53 +200,32 @@ def test_batches_in_parts_are_counted_whole(mode):
 
 def test_accumulated_batches_have_their_rate():
     made = build(poisson_sampling=False)
-    train = partial(run, accumulate=2, epochs=2)
-    found = watched(made, train, on_alarm=lambda alarm: None)
-    [phase] = found.result(**QUICK).phases
-    assert phase.sample_rate == 0.25
+    found = watched(made, partial(run, accumulate=2, epochs=2), **QUIET)
+    assert [phase.sample_rate for phase in found.result(**QUICK).phases] == [0.25]
     assert found.alarm.kind == "not_poisson"  # nothing else is wrong
 
 
 @pytest.mark.parametrize("hooked", [True, False])
 @pytest.mark.parametrize("is_poisson", [True, False])
 def test_what_is_put_together_without_an_engine_is_judged_by_its_batches(is_poisson, hooked):
-    torch.manual_seed(0)
-    features = torch.randn(RECORDS, FEATURES)
-    data = TensorDataset(features, (features[:, 0] > 0).long())
+    loader = DataLoader(records(), batch_size=50, shuffle=True)
+    poisson = DPDataLoader.from_data_loader(loader)  # knows the number of records
     model = GradSampleModule(nn.Linear(FEATURES, 2))
-    loader = DataLoader(data, batch_size=50, shuffle=True)
-    poisson = DPDataLoader.from_data_loader(loader)
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1),
-        noise_multiplier=SIGMA, max_grad_norm=1.0, expected_batch_size=50,
-    )  # fmt: skip
-    accountant = RDPAccountant()
+        **{"noise_multiplier": SIGMA, "max_grad_norm": 1.0, "expected_batch_size": 50},
+    )
     if hooked:
-        optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(50 / RECORDS))
+        optimizer.attach_step_hook(RDPAccountant().get_optimizer_hook_fn(50 / RECORDS))
     made = SimpleNamespace(model=model, criterion=nn.CrossEntropyLoss(), optimizer=optimizer)
     made.loader = poisson if is_poisson else loader
     rate = {} if hooked else {"sample_rate": 50 / RECORDS}
     found = watched(made, partial(run, epochs=4), num_canaries=40, **rate).result(**QUICK)
-    kind = found.alarm and found.alarm.kind
-    assert kind == (None if is_poisson else "batch_repeats")
-
-
-def test_a_resumed_training_goes_on_with_its_canaries(tmp_path):
-    made = build()
-    first = watched(made, partial(run, epochs=3), num_canaries=38)
-    with watch(made.optimizer, seed=8) as second:
-        second.load_state_dict(first.state_dict())
-        run(made, epochs=3)
-    found = second.result(**QUICK)
-    assert found.num_steps == 48
-    assert found.num_canaries == 38
-    assert found.alarm is None
-    assert set(found.scores) == {"all_updates_known", "all_updates", "last_model"}
+    assert (found.alarm and found.alarm.kind) == (None if is_poisson else "batch_repeats")
 
 
 def test_an_error_in_the_loop_leaves_the_optimizer_as_it_was_and_raises_no_alarm(tmp_path):
     made, journal = build(), tmp_path / "watched.npz"
-
     found = watch(made.optimizer, num_canaries=20, journal=journal)
     with pytest.raises(ZeroDivisionError), found:  # noqa: PT012 - the error is in the loop
         run(made, epochs=1)
@@ -256,37 +236,30 @@ def test_an_error_in_the_loop_leaves_the_optimizer_as_it_was_and_raises_no_alarm
     assert read_watched(journal, **QUICK).num_steps == 8
 
 
-def test_a_record_that_is_not_finite_ends_watching_before_its_step():
+@pytest.mark.parametrize(("name", "value", "kind"), [
+    ("noise_multiplier", 0.0, "invalid_setting"), ("max_grad_norm", torch.inf, "invalid_setting"),
+    ("a record", torch.nan, "not_finite"),
+])  # fmt: skip
+def test_what_cannot_be_judged_is_refused_or_ends_watching_before_its_step(name, value, kind):
     made = build(batch_size=RECORDS, noise_multiplier=5.0)
+    is_setting = kind == "invalid_setting"
+    if is_setting:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(made.optimizer, name, value)
+            with pytest.raises(InputError, match=name):
+                watch(made.optimizer)
 
     def train(made):
         run(made, epochs=3)
-        made.loader.dataset.tensors[0][7, 3] = torch.nan
+        if is_setting:
+            setattr(made.optimizer, name, value)
+        else:
+            made.loader.dataset.tensors[0][7, 3] = value
         run(made, epochs=2)
 
     found = watched(made, train, on_alarm=lambda alarm: None).result(**QUICK)
-    assert (found.alarm.step, found.alarm.kind, found.num_steps) == (4, "not_finite", 3)
+    assert (found.alarm.step, found.alarm.kind, found.num_steps) == (4, kind, 3)
     assert "last_model" not in found.scores
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("noise_multiplier", 0.0), ("max_grad_norm", float("inf"))]
-)
-def test_noise_and_bounds_out_of_range_are_refused_or_end_watching(name, value):
-    made = build()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(made.optimizer, name, value)
-        with pytest.raises(InputError, match=name):
-            watch(made.optimizer)
-
-    def train(made):
-        run(made, epochs=1)
-        setattr(made.optimizer, name, value)
-        run(made, epochs=1)
-
-    found = watched(made, train, on_alarm=lambda alarm: None)
-    assert (found.alarm.step, found.alarm.kind) == (9, "invalid_setting")
-    assert found.result(**QUICK).num_steps == 8
 
 
 def test_a_journal_goes_on_with_its_training_alone(tmp_path):
@@ -303,31 +276,35 @@ def test_a_journal_goes_on_with_its_training_alone(tmp_path):
     assert (found.recorder.num_steps, found.alarm) == (24, None)
     # Checkpoints of the model, and of the accountant, loaded after watch was called.
     parameters, history = made.model.state_dict(), [*made.engine.accountant.history]
-    for loads in ("model", "accountant"):
+    for load in (
+        lambda made: made.model.load_state_dict(parameters),
+        lambda made: setattr(made.engine.accountant, "history", history),
+    ):
         kept.write_bytes(journal.read_bytes())
         other = build()
         torch.manual_seed(7)
-
-        def train(made, loads=loads):
-            if loads == "model":
-                made.model.load_state_dict(parameters)
-            else:
-                made.engine.accountant.history = [*history]
-            run(made, epochs=1)
-
-        found = watched(other, train, journal=kept)
+        with watch(other.optimizer, journal=kept) as found:
+            load(other)
+            run(other, epochs=1)
         assert (found.recorder.num_steps, found.alarm) == (32, None)
 
 
-def test_an_optimizer_is_watched_once_and_its_accountant_may_be_restored_before():
+def test_an_optimizer_is_watched_once_at_a_time_and_a_resumed_one_goes_on_with_its_canaries():
+    """Its accountant may be restored after watch was called."""
     made = build()
-    found = watch(made.optimizer, num_canaries=20)
+    found = watch(made.optimizer, num_canaries=38)
     made.engine.accountant.history = [(SIGMA, 0.125, 40)]
     with found:
         with pytest.raises(InputError, match="watched already"), watch(made.optimizer):
             pass
         run(made, epochs=1)
     assert found.alarm is None
+    with watch(made.optimizer, seed=8) as second:
+        second.load_state_dict(found.state_dict())
+        run(made, epochs=3)
+    result = second.result(**QUICK)
+    assert (result.num_steps, result.num_canaries, result.alarm) == (32, 38, None)
+    assert set(result.scores) == {"all_updates_known", "all_updates", "last_model"}
 
 
 def test_a_training_without_an_accountant_needs_a_sample_rate():
@@ -342,7 +319,7 @@ def test_a_training_without_an_accountant_needs_a_sample_rate():
 
 
 class Averaging(nn.Module):
-    """Keeps an average of its inputs, if `keeps`; counts its passes or its records."""
+    """Keeps an average of its inputs, or counts its records or its passes, as `keeps` says."""
 
     def __init__(self, keeps: str) -> None:
         super().__init__()
@@ -351,26 +328,19 @@ class Averaging(nn.Module):
         self.register_buffer("fixed", torch.ones(3))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.training and self.keeps == "average":
+        if self.keeps == "average, once" and not torch.is_grad_enabled():
+            raise KeyError
+        if self.training and self.keeps.startswith("average"):
             self.kept.mul_(0.9).add_(0.1 * inputs.detach().mean())
-        if self.training and self.keeps == "records":
-            self.kept += len(inputs)
-        if self.training and self.keeps == "passes":
-            self.kept += 1
+        elif self.training:
+            self.kept += len(inputs) if self.keeps == "records" else 1
         return self.linear(inputs)
 
 
-QUIET = {"on_alarm": lambda alarm: None, "num_canaries": 20}
-
-
-@pytest.mark.parametrize(
-    ("keeps", "mode", "kind"),
-    [
-        ("average", "hooks", "released_statistics"),
-        ("records", "functorch", "released_statistics"),
-        ("passes", "hooks", None),
-    ],
-)
+@pytest.mark.parametrize(("keeps", "mode", "kind"), [
+    ("average", "hooks", "released_statistics"), ("records", "functorch", "released_statistics"),
+    ("passes", "hooks", None), ("average, once", "hooks", None),
+])  # fmt: skip
 def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
     made = build(module=Averaging(keeps), mode=mode)
     found = watched(made, partial(run, epochs=1), **QUIET)
@@ -378,31 +348,8 @@ def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
     if kind:
         assert found.alarm.step == 2
         assert "buffers kept hold" in found.alarm.message
-
-
-def test_a_forward_pass_that_cannot_be_repeated_is_said_to_be_not_seen():
-    class Once(Averaging):
-        def forward(self, inputs):
-            if not torch.is_grad_enabled():
-                raise KeyError
-            return super().forward(inputs)
-
-    found = watched(build(module=Once("average")), partial(run, epochs=1), **QUIET)
-    assert found.alarm is None
-    assert "buffers kept, which forward passes change: a pass could not be repeated (KeyError)" in (
-        found.recorder.not_seen
-    )
-
-
-def of_step(at: int, change: Callable, *, declared: bool = False) -> Callable:
-    def changed(made, step, found):
-        if step == at and declared:
-            with found.public():
-                change(made)
-        elif step == at:
-            change(made)
-
-    return changed
+    not_seen = "kept, which forward passes change: a pass could not be repeated (KeyError)"
+    assert (not_seen in found.recorder.not_seen) == (keeps == "average, once")
 
 
 @torch.no_grad()
@@ -428,28 +375,33 @@ def head_by_plain_sgd(made):
     made.model._module[1].weight.data -= 0.1
 
 
+# After which steps the model changes, and whether that is declared; the alarm and its step.
 CHANGES = {
-    "added after the step": (of_step(3, averaged), "changed_parameters", 5),
-    "added after the step, declared": (of_step(3, averaged, declared=True), None, 0),
-    "swapped and put back": (of_step(3, swapped_and_put_back), None, 0),
-    "a public step": (of_step(3, on_public_data), "update_without_noise", 5),
-    "a public step, declared": (of_step(3, on_public_data, declared=True), None, 0),
-    "a head": (of_step(3, head_by_plain_sgd), "changed_parameters", 5),
-    "a head, declared": (of_step(3, head_by_plain_sgd, declared=True), None, 0),
-    "after a declared change": (
-        lambda *state: (of_step(2, averaged, declared=True)(*state), of_step(5, averaged)(*state)),
-        *("changed_parameters", 7),
-    ),
+    "added after the step": ([(3, averaged, False)], "changed_parameters", 5),
+    "added after the step, declared": ([(3, averaged, True)], None, 0),
+    "swapped and put back": ([(3, swapped_and_put_back, False)], None, 0),
+    "a public step": ([(3, on_public_data, False)], "update_without_noise", 5),
+    "a public step, declared": ([(3, on_public_data, True)], None, 0),
+    "a head": ([(3, head_by_plain_sgd, False)], "changed_parameters", 5),
+    "a head, declared": ([(3, head_by_plain_sgd, True)], None, 0),
+    "after a declared one": ([(2, averaged, True), (5, averaged, False)], "changed_parameters", 7),
 }
 
 
-@pytest.mark.parametrize(("change", "kind", "step"), CHANGES.values(), ids=CHANGES)
-def test_changes_beside_the_private_optimizer_are_found_unless_declared(change, kind, step):
+@pytest.mark.parametrize(("changes", "kind", "step"), CHANGES.values(), ids=CHANGES)
+def test_changes_beside_the_private_optimizer_are_found_unless_declared(changes, kind, step):
     """In one of 8 steps; the private optimizer trains the first of two layers."""
     layers = nn.Linear(FEATURES, 16), nn.Linear(16, 2)
     made = build(module=nn.Sequential(*layers), trained=layers[0], optimizer=torch.optim.SGD)
+
+    def change_after(place: int) -> None:
+        for at, change, is_declared in changes:
+            if at == place:
+                with found.public() if is_declared else nullcontext():
+                    change(made)
+
     with watch(made.optimizer, **QUIET) as found:
-        run(made, epochs=1, after=lambda step: change(made, step, found))
+        run(made, epochs=1, after=change_after)
     assert (found.alarm and found.alarm.kind) == kind
     if kind:
         assert found.alarm.step == step
@@ -466,36 +418,32 @@ def test_layers_of_another_private_optimizer_are_no_change():
     assert watched(made, train, **QUIET).alarm is None
 
 
-def stepped(made, between: Callable) -> None:
-    for features, labels in made.loader:
-        made.optimizer.zero_grad()
-        made.criterion(made.model(features), labels).backward()
-        if made.optimizer.pre_step():
-            between()
-            made.optimizer.original_optimizer.step()
+def stepped(made, between: Callable) -> WatchedOptimizer:
+    """Watches a training that does something between the noise and the update."""
+    with watch(made.optimizer, **QUIET) as found:
+        for features, labels in made.loader:
+            made.optimizer.zero_grad()
+            made.criterion(made.model(features), labels).backward()
+            if made.optimizer.pre_step():
+                between(found)
+                made.optimizer.original_optimizer.step()
+    return found
 
 
 def test_noisy_gradients_may_be_clipped_once_more_and_changed_if_declared():
-    made = build()
-    norms = [0.03 if step % 2 else 0.06 for step in range(99)]
-    for clips, kind in ((lambda: 0.05, None), (norms.pop, "noise_scale")):
+    made, norms = build(), [0.06, 0.03] * 50
+    clip = partial(nn.utils.clip_grad_norm_, made.optimizer.params)
 
-        def clipped(clips=clips):
-            nn.utils.clip_grad_norm_(made.optimizer.params, clips())
-
-        with watch(made.optimizer, **QUIET) as found:
-            stepped(made, clipped)
-        assert (found.alarm and found.alarm.kind) == kind
-        scale, _, _ = found.recorder._measured.noise_scale()
-        assert kind or abs(scale - 1) < 0.01
-
-    def largest(found):
+    def clamp(found):
         with found.public():
             for parameter in made.optimizer.params:
                 parameter.grad.clamp_(-1e-3, 1e-3)
 
-    with watch(made.optimizer, **QUIET) as found:
-        stepped(made, lambda: largest(found))
+    found = stepped(made, lambda _: clip(0.05))
+    assert found.alarm is None
+    assert abs(found.recorder._measured.noise_scale()[0] - 1) < 0.01
+    assert stepped(made, lambda _: clip(norms.pop())).alarm.kind == "noise_scale"
+    found = stepped(made, clamp)
     assert (found.alarm, found.recorder.num_steps) == (None, 8)
 
 
@@ -514,12 +462,11 @@ def test_public_records_beside_the_private_batch_are_declared():
 
 def test_a_second_make_private_is_named():
     made = build()
-    module = made.model._module
+    module, data = made.model._module, DataLoader(made.loader.dataset, batch_size=50)
     with watch(made.optimizer, **QUIET) as found:
         made.model.to_standard_module()
-        of_data = DataLoader(made.loader.dataset, batch_size=50)
         made.model, made.optimizer, made.loader = PrivacyEngine(accountant="rdp").make_private(
-            **{"module": module, "optimizer": made.optimizer, "data_loader": of_data},
+            **{"module": module, "optimizer": made.optimizer, "data_loader": data},
             **{"noise_multiplier": SIGMA, "max_grad_norm": 1.0},
         )
         run(made, epochs=1)
@@ -544,41 +491,15 @@ def test_clipping_is_tried_in_the_precision_of_the_training():
     assert 1.002 < left[1] < 1.0157
 
 
-def replacing(name: str) -> Callable:
-    """Of a function of (made, method, step): what puts it in place of a method of the optimizer."""
+def noise_before_and_after(made):
+    scale_grad = made.optimizer.scale_grad
 
-    def plant_of(change: Callable) -> Callable:
-        def plant(made):
-            method, steps = getattr(made.optimizer, name), itertools.count(1)
-            setattr(made.optimizer, name, lambda *_: change(made, method, next(steps)))
+    def with_more_noise():
+        for parameter in made.optimizer.params:
+            parameter.grad += SIGMA * torch.randn_like(parameter)
+        scale_grad()
 
-        return plant
-
-    return plant_of
-
-
-@replacing("add_noise")
-def group_without_noise(made, add_noise, step):
-    parameter = made.optimizer.params[2]
-    add_noise()
-    parameter.grad = parameter.summed_grad.view_as(parameter).clone()
-
-
-@replacing("scale_grad")
-def noise_before_and_after(made, scale_grad, step):
-    for parameter in made.optimizer.params:
-        parameter.grad += SIGMA * torch.randn_like(parameter)
-    scale_grad()
-
-
-@replacing("pre_step")
-def update_without_noise(made, pre_step, step):
-    if step != 9:
-        return pre_step()
-    made.optimizer.clip_and_accumulate()
-    for parameter in made.optimizer.params:
-        parameter.grad = parameter.summed_grad.clone()
-    return True
+    made.optimizer.scale_grad = with_more_noise
 
 
 def accountant_told(
@@ -587,7 +508,7 @@ def accountant_told(
     """An accountant that is told this noise, of every so many steps; or a rate, by its own hook."""
 
     def plant(made):
-        steps, accountant = itertools.count(), made.engine.accountant
+        steps, accountant = count(), made.engine.accountant
         told = {"noise_multiplier": noise_multiplier, "sample_rate": rate}
         made.optimizer.attach_step_hook(
             (lambda _: next(steps) % every or accountant.step(**told))
@@ -602,24 +523,12 @@ def adaptive_accounted_with_enlarged_noise(made):
     """As Opacus did until 1.5.4: the enlarged multiplier is the optimizer's, and is accounted."""
     optimizer = made.optimizer
     optimizer.noise_multiplier = (SIGMA**-2 - (2 * optimizer.unclipped_num_std) ** -2) ** -0.5
-    inner = AdaClipDPOptimizer.__mro__[1].add_noise  # without a second enlargement
 
     def add_noise():
-        inner(optimizer)
+        DPOptimizer.add_noise(optimizer)  # without a second enlargement
         optimizer.unclipped_num = optimizer.unclipped_num.float()
 
     optimizer.add_noise = add_noise
-
-
-def clipping_left_out(made):
-    optimizer = made.optimizer
-
-    class Unclipped(type(optimizer)):
-        def clip_and_accumulate(self):
-            for parameter in self.params:
-                parameter.summed_grad = parameter.grad_sample.sum(dim=0)
-
-    optimizer.__class__ = Unclipped
 
 
 def clipped_to_more(made):
@@ -635,11 +544,11 @@ def clipped_to_more(made):
     optimizer.clip_and_accumulate = clip
 
 
-# The error, how the training is built, the step by which it is found, the tests that may find it.
+# The error, how the training is built, the step by which it is found, the test that finds it.
+# C is changed after make_private where it clips alone. Noise on counts: little, and too little.
+OF_COUNTS = [{"clipping": "adaptive", "unclipped_num_std": std, **ADAPTIVE} for std in (2.0, 0.72)]
 ERRORS = {
-    "group without noise": (group_without_noise, {}, 1, "noise_scale"),
     "noise before and after": (noise_before_and_after, {}, 1, "noise_scale"),
-    # C changed after make_private, where it clips alone.
     "C changed": (
         lambda made: setattr(made.optimizer, "max_grad_norms", [5.0] * 6),
         *({"clipping": "per_layer"}, 1, "clipping_bound"),
@@ -651,19 +560,9 @@ ERRORS = {
     "sigma told": (accountant_told(2.0), {}, 2, "accounted_noise"),
     "rate told": (accountant_told(rate=0.03), {}, 1, "accounted_rate"),
     "steps not told": (accountant_told(SIGMA, every=2), {}, 3, "accounted_steps"),
-    "fixed batches": (lambda made: None, {"poisson_sampling": False}, 1, "not_poisson"),
-    "adaptive, enlarged": (
-        adaptive_accounted_with_enlarged_noise,
-        *({"clipping": "adaptive", "unclipped_num_std": 2.0, **ADAPTIVE}, 20, "noise_scale"),
-    ),
-    "adaptive, enlarged beyond counts": (
-        adaptive_accounted_with_enlarged_noise,
-        *({"clipping": "adaptive", "unclipped_num_std": 0.6 * SIGMA, **ADAPTIVE}, 1),
-        "accounted_noise",
-    ),
-    "no clipping": (clipping_left_out, {}, 1, "clipping_bound"),
+    "enlarged": (adaptive_accounted_with_enlarged_noise, OF_COUNTS[0], 20, "noise_scale"),
+    "beyond counts": (adaptive_accounted_with_enlarged_noise, OF_COUNTS[1], 1, "accounted_noise"),
     "clipped to 3 C": (clipped_to_more, {}, 1, "clipping_bound"),
-    "an update without noise": (update_without_noise, {}, 9, "update_without_noise"),
 }
 
 
@@ -674,17 +573,8 @@ def test_planted_errors_are_found_and_named(plant, options, step, kind):
     if kind in ("accounted_noise", "accounted_steps"):  # the hook is a function of the user's own
         told = {"sample_rate": 0.125, "accountant": made.engine}
     found = watched(made, partial(run, epochs=3), on_alarm=lambda alarm: None, **told)
-    assert found.alarm is not None
     assert found.alarm.kind == kind
     assert found.alarm.step <= step
-
-
-EXAMPLES = Path(__file__).parents[2] / "docs/examples"
-
-
-def output_of(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1_500, check=False)
 
 
 PROVEN = "knows the other >="  # the table goes on with " records" in the next line
@@ -701,7 +591,7 @@ PRINTED = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("program", some_of(PRINTED, 3))
-def test_programs_of_the_pages_learn_and_prove_what_these_say(program):
+def test_programs_of_the_pages_learn_and_prove_what_these_say(program, tmp_path):
     arguments = []
     if program == "watched_finetuning":
         folder = Path(os.environ.get("DPCANARY_DATA", "no folder is given"))
@@ -709,61 +599,47 @@ def test_programs_of_the_pages_learn_and_prove_what_these_say(program):
         arguments = [folder / "encoders/deit-tiny-patch16-224", *images]
         if not arguments[0].exists():
             pytest.skip("set DPCANARY_DATA to the folder with the data; see docs/data.md")
-    done = output_of("-W", "ignore", EXAMPLES / f"{program}.py", *arguments)
-    assert done.returncode == 0, done.stderr[-2000:]
+    path = ROOT / f"docs/examples/{program}.py"
+    text = printed_by([sys.executable, "-W", "ignore", path, *arguments], tmp_path)
     for words, (least, most) in PRINTED[program].items():
-        number = re.search(rf"{re.escape(words)} ([\d.]+)", " ".join(done.stdout.split()))[1]
+        number = re.search(rf"{re.escape(words)} ([\d.]+)", " ".join(text.split()))[1]
         assert least <= float(number) <= most, words
 
 
 PROGRAM = Path(__file__).parent / "watched_in_processes.py"
 
 
-def in_two_processes(*arguments: str) -> list[list[str]]:
+def in_two_processes(folder: Path, *arguments: object) -> list[list[str]]:
     started = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
-    done = output_of(*started, PROGRAM, *arguments)
-    lines = [line.split("|") for line in done.stdout.splitlines() if line.startswith("found|")]
-    assert len(lines) == 2, done.stderr[-2000:]
+    text = printed_by([sys.executable, *started, PROGRAM, *arguments], folder)
+    lines = [line.split("|") for line in text.splitlines() if line.startswith("found|")]
+    assert len(lines) == 2, text[-2000:]
     return lines
-
-
-def assert_they_agree(one: list[str], other: list[str]) -> None:
-    """But for the last digits: how a process sums up depends on where its arrays lie in memory."""
-    for value, again in zip(one[1:5], other[1:5], strict=True):
-        assert float(value) == pytest.approx(float(again), rel=1e-12)
-    assert one[5:] == other[5:]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("error", ["none", "sharded"])
 def test_two_processes_record_one_training_and_go_on_after_their_journal(error, tmp_path):
-    journal = [str(tmp_path / "watched.npz")] if error == "none" else []
-    one, other = in_two_processes(error, *journal)
-    assert_they_agree(one, other)
-    epsilon, accounted, scale, batch, steps, alarm = one[1:]
-    assert (steps, alarm) == ("64", "None")
-    if journal:
-        again, other = in_two_processes(error, *journal)
-        assert_they_agree(again, other)
-        assert again[-2:] == ["128", "None"]
-    assert 0.3 * float(accounted) < float(epsilon) < 1.15 * float(accounted)
-    assert abs(float(scale) - 1) < 0.01
-    assert abs(float(batch) - 50) < 4
+    """They agree but for last digits: how one sums up depends on where its arrays lie in memory."""
+    journal = [tmp_path / "watched.npz"] if error == "none" else []
+    for num_steps in (64, 128)[: 1 + len(journal)]:
+        one, other = in_two_processes(tmp_path, error, *journal)
+        epsilon, accounted, scale, batch = map(float, one[1:5])
+        assert [epsilon, accounted, scale, batch] == pytest.approx([*map(float, other[1:5])], 1e-12)
+        assert one[5:] == other[5:] == [str(num_steps), "None"]
+        assert 0.3 * accounted < epsilon < 1.15 * accounted
+        assert abs(scale - 1) < 0.01
+        assert abs(batch - 50) < 4
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        ("on each", "noise has about 1.41"),
-        pytest.param("same on each", "they add the same noise", marks=pytest.mark.exhaustive),
-        pytest.param("again", "along the canaries has about 1.41", marks=pytest.mark.exhaustive),
-        pytest.param("missing", "the noise is missing", marks=pytest.mark.exhaustive),
-        ("sharded, same", "get the same noise"),
-        ("sharded, one", "the noise has about 0.7 of the accounted size"),
-    ],
-)
-def test_errors_of_several_processes_are_found_at_once(error, text):
-    for line in in_two_processes(error):
+@pytest.mark.parametrize(("error", "text"), [
+    ("on each", "noise has about 1.41"),
+    pytest.param("same on each", "they add the same noise", marks=pytest.mark.exhaustive),
+    ("sharded, same", "get the same noise"),
+    ("sharded, one", "the noise has about 0.7 of the accounted size"),
+])  # fmt: skip
+def test_errors_of_several_processes_are_found_at_once(error, text, tmp_path):
+    for line in in_two_processes(tmp_path, error):
         assert line[-1].startswith("step 1:")
         assert text in line[-1]

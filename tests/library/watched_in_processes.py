@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -22,20 +23,14 @@ SIGMA = 1.2
 
 def plant(error: str, optimizer: DPOptimizer) -> None:
     steps, inner = count(1_000), optimizer.add_noise
-    reduce_gradients = getattr(optimizer, "reduce_gradients", None)
 
-    def on_each() -> None:
-        DPOptimizer.add_noise(optimizer)
+    on_each = partial(DPOptimizer.add_noise, optimizer)
 
     def same_on_each() -> None:
         torch.manual_seed(next(steps))
         optimizer.noise_multiplier = SIGMA / 2**0.5
-        DPOptimizer.add_noise(optimizer)
+        on_each()
         optimizer.noise_multiplier = SIGMA
-
-    def missing() -> None:
-        for parameter in optimizer.params:
-            parameter.grad = parameter.summed_grad.view_as(parameter)
 
     def of_shard(parameter: nn.Parameter) -> torch.Tensor:
         return optimizer.grad_state[parameter]["summed_grad"].to_local()
@@ -44,8 +39,8 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
         torch.manual_seed(next(steps))
         for parameter in optimizer.params:
             noisy = of_shard(parameter) + SIGMA / 2 * torch.randn_like(of_shard(parameter))
-            places = parameter.device_mesh, parameter.placements
-            parameter.grad = DTensor.from_local(noisy, *places)
+            mesh = parameter.device_mesh
+            parameter.grad = DTensor.from_local(noisy, mesh, parameter.placements)
 
     def on_one_shard() -> None:
         inner()
@@ -53,18 +48,9 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
             for parameter in optimizer.params:
                 parameter.grad.to_local().copy_(of_shard(parameter))
 
-    def again() -> None:
-        reduce_gradients()
-        for parameter in optimizer.params:
-            parameter.grad += SIGMA * torch.randn_like(parameter) / 50
-
-    replaced = {
-        **{"on each": on_each, "same on each": same_on_each, "missing": missing},
-        **{"sharded, same": same_on_shards, "sharded, one": on_one_shard},
-    }
+    replaced = {"on each": on_each, "same on each": same_on_each}
+    replaced |= {"sharded, same": same_on_shards, "sharded, one": on_one_shard}
     optimizer.add_noise = replaced.get(error, inner)
-    if error == "again":
-        optimizer.reduce_gradients = again
 
 
 def main(error: str, journal: str | None = None) -> None:
