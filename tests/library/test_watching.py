@@ -581,7 +581,7 @@ def test_a_journal_is_compared_with_the_parameters_that_a_loop_gives(tmp_path):
 
 def changed_in_place() -> None:
     recorder, sums = trained(steps=1), full(0.0)
-    recorder.before_noise(sums, StepTold(SIGMA, NORM, RATE))
+    recorder.before_noise(sums, StepSettings(SIGMA, NORM, RATE))
     sums[0].add_(1.0)
     recorder.after_noise(sums)
 
