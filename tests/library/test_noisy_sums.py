@@ -123,6 +123,11 @@ def clean_loss(module, step):
     return float(loss)
 
 
+def clean_loss_at_the_end(module, step):
+    """No later gradient shows it."""
+    return clean_loss(module, step) if step.number == step.settings.num_steps - 1 else 1.0
+
+
 def size_of_batch(module, step):
     return 1 / max(1, len(step.memory["chosen"]))
 
@@ -148,7 +153,7 @@ def aside_for_gradients(module, means, step):
 # Whether parameters depend on noisy sums alone; also if batches and noise have the same seed.
 MOVES = {
     "clean loss": (scaled_by(clean_loss), False, False),
-    "largest feature": (scaled_by(lambda _, step: float(step.features.max())), False, False),
+    "clean loss of the last step": (scaled_by(clean_loss_at_the_end), False, False),
     "size of the batch": (scaled_by(size_of_batch), False, True),
     "random": (
         scaled_by(lambda _, step: float(torch.rand((), generator=step.source))),
