@@ -57,14 +57,14 @@ def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> li
 class Net(nn.Module):
     """Layers and parameters by name, and a function of them and of a batch."""
 
-    def __init__(self, function: Callable[["Net", Tensor], Any], **parts: Any) -> None:
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
         self.function = function
         for name, part in parts.items():
             setattr(self, name, part)
 
-    def forward(self, x: Tensor) -> Any:
-        return self.function(self, x)
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.function(self, *inputs, **named)
 
 
 class Scale(nn.Module):

@@ -1,5 +1,7 @@
 """Noisy sums of a loop are seen however they are written, and replays show what else matters."""
 
+from dataclasses import replace
+from functools import partial
 from math import pi
 
 import numpy as np
@@ -23,12 +25,13 @@ from dpcanary.checking.mechanism.postprocessing_replay import (
     repeats_itself,
 )
 
+PLAN = Plan(Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0), 60, num_trainings=10, seed=3)
 SHAPES = [torch.Size([2, 3]), torch.Size([3, 2]), torch.Size([3]), torch.Size([2, 3])]
 SCALE = 0.7
 
 
-def draw(shape, source):
-    return torch.randn(shape, generator=source)
+def draw(total, source):
+    return torch.randn(total.shape, generator=source)
 
 
 def like(total, source):
@@ -37,7 +40,7 @@ def like(total, source):
 
 
 def in_place(total, source):
-    total += SCALE * draw(total.shape, source)
+    total += SCALE * draw(total, source)
     return total
 
 
@@ -47,21 +50,19 @@ def by_uniform_numbers(total, source):
 
 
 WAYS = {
-    "sum": lambda total, source: total + SCALE * draw(total.shape, source),
-    "noise first": lambda total, source: draw(total.shape, source) * SCALE + total,
+    "sum": lambda total, source: total + SCALE * draw(total, source),
+    "noise first": lambda total, source: draw(total, source) * SCALE + total,
     "in place": in_place,
     "like the sum": lambda total, source: total + SCALE * like(total, source),
-    "alpha": lambda total, source: total.add(draw(total.shape, source), alpha=SCALE),
-    "difference": lambda total, source: torch.sub(total, SCALE * draw(total.shape, source)),
+    "alpha": lambda total, source: total.add(draw(total, source), alpha=SCALE),
+    "difference": lambda total, source: torch.sub(total, SCALE * draw(total, source)),
     "mean of a draw": lambda total, source: torch.normal(total, SCALE, generator=source),
-    "two halves": lambda total, source: (
-        total + (draw(total.shape, source) + draw(total.shape, source)) * SCALE / 2
-    ),
+    "two halves": lambda total, source: total + (draw(total, source) + draw(total, source)) / 2,
     "into an empty tensor": lambda total, source: (
         total + torch.empty(total.shape).normal_(0, SCALE, generator=source)
     ),
     "a list at once": lambda total, source: torch._foreach_add(
-        [total], [SCALE * draw(total.shape, source)]
+        [total], [SCALE * draw(total, source)]
     )[0],
     "wide": lambda total, source: (
         total.double() + SCALE * torch.randn(total.shape, generator=source, dtype=torch.float64)
@@ -122,20 +123,13 @@ def clean_loss(module, step):
     return float(loss)
 
 
-def largest_feature(module, step):
-    return float(step.features.max())
+def clean_loss_at_the_end(module, step):
+    """No later gradient shows it."""
+    return clean_loss(module, step) if step.number == step.settings.num_steps - 1 else 1.0
 
 
 def size_of_batch(module, step):
     return 1 / max(1, len(step.memory["chosen"]))
-
-
-def number_of_step(module, step):
-    return 0.9**step.number
-
-
-def random_factor(module, step):
-    return float(torch.rand((), generator=step.source))
 
 
 def unseeded_factor(module, step):
@@ -146,62 +140,52 @@ def parameters_themselves(module, step):
     return 1 / (1 + float(sum(value.detach().square().sum() for value in module.parameters())))
 
 
-@pytest.mark.parametrize(
-    ("factor", "alone", "with_same_seed"),
-    [
-        (clean_loss, False, False),
-        (largest_feature, False, False),
-        (size_of_batch, False, True),
-        (random_factor, False, True),
-        (number_of_step, True, True),
-        (parameters_themselves, True, True),
-    ],
-)
-def test_what_follows_the_noise_may_depend_on_noisy_sums_alone(factor, alone, with_same_seed):
-    settings = Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0)
-    plan = Plan(settings, num_records=60, num_trainings=10, seed=3)
+@torch.no_grad()
+def aside_for_gradients(module, means, step):
+    """Gradients are taken at parameters moved by the clean sum; at the end these are back."""
+    own = step.memory.setdefault("own", {n: v.clone() for n, v in module.named_parameters()})
+    is_last = step.number == step.settings.num_steps - 1
+    for name, parameter in module.named_parameters():
+        own[name] -= step.settings.learning_rate * means[name]
+        parameter.copy_(own[name] if is_last else own[name] + step.parts[name] / step.size)
 
-    def train(module, dataset, settings):
-        by_hand(module, dataset, settings, move=scaled_by(factor))
 
-    assert depends_on_sums_alone(train, plan) == alone
-    assert depends_on_sums_alone(train, plan, same_seed=True) == with_same_seed
+# Whether parameters depend on noisy sums alone; also if batches and noise have the same seed.
+MOVES = {
+    "clean loss": (scaled_by(clean_loss), False, False),
+    "clean loss of the last step": (scaled_by(clean_loss_at_the_end), False, False),
+    "size of the batch": (scaled_by(size_of_batch), False, True),
+    "random": (
+        scaled_by(lambda _, step: float(torch.rand((), generator=step.source))),
+        False,
+        True,
+    ),
+    "number of the step": (scaled_by(lambda _, step: 0.9**step.number), True, True),
+    "parameters": (scaled_by(parameters_themselves), True, True),
+    "gradients elsewhere": (aside_for_gradients, False, False),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_follows_the_noise_may_depend_on_noisy_sums_alone(name):
+    move, alone, with_same_seed = MOVES[name]
+    train = partial(by_hand, move=move)
+    assert depends_on_sums_alone(train, PLAN) == alone
+    assert depends_on_sums_alone(train, PLAN, same_seed=True) == with_same_seed
 
 
 @pytest.mark.parametrize(("factor", "fails"), [(clean_loss, True), (unseeded_factor, False)])
 def test_what_depends_on_records_fails_and_not_what_no_seed_repeats(factor, fails):
     """Random steps after the noise may have a generator of their own, without a seed."""
-    settings = Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0)
-    plan = Plan(settings, num_records=60, num_trainings=10, seed=3)
-
-    def train(module, dataset, settings):
-        by_hand(module, dataset, settings, move=scaled_by(factor))
-
-    assert not depends_on_sums_alone(train, plan, same_seed=True)
-    assert repeats_itself(train, plan) == fails
-    failing = [one.measured for one in _by_sums(train, plan, [], 1e-6) if not one.holds]
+    train = partial(by_hand, move=scaled_by(factor))
+    assert not depends_on_sums_alone(train, PLAN, same_seed=True)
+    assert repeats_itself(train, PLAN) == fails
+    failing = [one.measured for one in _by_sums(train, PLAN, [], 1e-6) if not one.holds]
     assert failing == ([DEPENDS_ON_MORE] if fails else [])
 
 
-def test_gradients_at_parameters_that_do_not_follow_from_noisy_sums_show():
-    """The loop moves parameters by the clean sum for the next gradient, and back."""
-
-    def move(module, means, step):
-        back = step.memory.get("clean", {name: 0 * value for name, value in means.items()})
-        step.memory["clean"] = {name: value / step.size for name, value in step.parts.items()}
-        change = {name: means[name] - back[name] + step.memory["clean"][name] for name in means}
-        moved(module, change, step)
-
-    def train(module, dataset, settings):
-        by_hand(module, dataset, settings, move=move)
-        yield
-
-    plan = Plan(Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0), 60, num_trainings=10, seed=3)
-    assert not depends_on_sums_alone(train, plan)
-
-
 def test_a_training_is_the_same_whether_its_sums_are_looked_at_or_not():
-    settings = Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=4)
+    settings = replace(PLAN.settings, seed=4)
     ends = []
     for runner in (FRAMEWORKS["torch"], with_sums):
         with runner(by_hand, records_of(settings, 60)) as run:
