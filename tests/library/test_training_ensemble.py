@@ -101,7 +101,7 @@ ADAM = replace(FIXED, optimizer=Optimizer.ADAM, learning_rate=0.05)
 OWN_STARTS = {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN, "dpsgd": ADAM}
 
 
-def in_a_compiled_pass(name: str, dpsgd: DPSGD) -> dict[str, Any]:
+def way_of(name: str, dpsgd: DPSGD) -> dict[str, Any]:
     features = MODELS[name].features(40).numpy()
     everyone = Records(features, np.arange(40) % 3)
     return {
@@ -115,13 +115,14 @@ def in_a_compiled_pass(name: str, dpsgd: DPSGD) -> dict[str, Any]:
 @pytest.mark.parametrize(("way", "count", "assert_alike"), [
     ({"canary": SLOTS}, 80, assert_close),
     (OWN_STARTS, 80, assert_close),
-    (in_a_compiled_pass("tanh", FIXED), 12, assert_same_bits),
-    (in_a_compiled_pass("relu", LISTS), 12, assert_same_bits),
-    (in_a_compiled_pass("one of everything", WEIGHTS), 12, assert_same_bits),
-    (in_a_compiled_pass("uneven", FIXED), 12, assert_same_bits),
+    (way_of("tanh", FIXED), 12, assert_same_bits),
+    (way_of("relu", LISTS), 12, assert_same_bits),
+    (way_of("one of everything", WEIGHTS), 12, assert_same_bits),
+    (way_of("uneven", FIXED), 12, assert_same_bits),
+    (way_of("norms", FIXED), 12, assert_same_bits),
 ])  # fmt: skip
 def test_another_division_into_blocks_changes_rounding_alone(way, count, assert_alike):
-    """And not even that in compiled passes. The same blocks give the same bits."""
+    """And not even that in compiled passes and modules. The same blocks give the same bits."""
     everyone, backwards = list(range(count)), list(range(count))[::-1]
     whole = train(everyone, **way)
     assert len(whole.observations) == len(whole.test_accuracy) == count
