@@ -15,7 +15,6 @@ from one_record_at_a_time import CROSS_ENTROPY, MODELS, OUTPUTS, parameters_of, 
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
-from torch.nn.utils import vector_to_parameters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -252,26 +251,29 @@ def test_batches_that_do_not_fit_are_split(name, limits, device, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "outputs", "records"), [
-    ("tanh", "softmax 10", 256), ("16 at a time", "sigmoid 3", 255), ("relu", "softmax 3", 257),
-    ("three kinds", "sigmoid 1", 530),
+    ("relu", "softmax 3", 256), ("three kinds", "sigmoid 1", 513),
 ])  # fmt: skip
 def test_the_compiled_pass_takes_256_records_at_a_time(name, outputs, records):
     assert_contract(name, outputs, device="cpu", count=records - 1)  # beside one canary
 
 
+@pytest.mark.parametrize("loss", Loss)
 @pytest.mark.parametrize("name", ONE_OF_EACH_PATH)
-def test_records_of_any_scale_give_finite_sums_and_a_zero_gradient_is_not_divided_by(name):
+def test_records_of_any_scale_give_finite_sums(name, loss):
     """Logits in the thousands saturate: some gradients are exactly 0."""
-    for loss in Loss:
-        module = MODELS[name].module(loss.num_outputs(3))
-        parameters, numbers = parameters_of(module, len(SIZES)), not loss.is_of_classes
-        table = table_for(MODELS[name], loss.num_outputs(3), scale=1e4, numbers=numbers)
-        for path in paths_of(name, module, table, loss).values():
-            for batch in batches_from(table, SIZES).values():
-                sums, sizes = sums_of(path, parameters, batch, 1.5), batch.weights.sum(dim=1)
-                assert bool(sums.isfinite().all())
-                assert bool((sums.norm(dim=1) <= 1.5 * sizes * (1 + 1e-5)).all())
-    # Nothing of a record reaches the logits, and the loss of class 0 is constant.
+    module, numbers = MODELS[name].module(loss.num_outputs(3)), not loss.is_of_classes
+    parameters = parameters_of(module, len(SIZES))
+    table = table_for(MODELS[name], loss.num_outputs(3), scale=1e4, numbers=numbers)
+    for path in paths_of(name, module, table, loss).values():
+        for batch in batches_from(table, SIZES).values():
+            sums, sizes = sums_of(path, parameters, batch, 1.5), batch.weights.sum(dim=1)
+            assert bool(sums.isfinite().all())
+            assert bool((sums.norm(dim=1) <= 1.5 * sizes * (1 + 1e-5)).all())
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_PATH)
+def test_a_zero_gradient_is_not_divided_by(name):
+    """Nothing of a record reaches the logits, and the loss of class 0 is constant."""
     module, table = MODELS[name].module(3), table_for(MODELS[name], 3)
     parameters = torch.zeros_like(parameters_of(module, 2))
     parameters[:, -3] = 200.0
@@ -387,31 +389,26 @@ def test_records_of_another_shape_are_refused(module, shape, message):
         path_chosen(module, table)
 
 
-MORE_THAN_AT_ONCE = [
-    ("linear 15", "softmax 3"), ("tanh", "logistic"), ("relu first", "sigmoid 1"),
-    ("in place", "softmax 3"), ("linear 6", "numbers"), ("norms", "numbers"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "outputs"), MORE_THAN_AT_ONCE)
+@pytest.mark.parametrize(("name", "outputs"), [
+    ("linear 15", "softmax 3"), ("relu first", "sigmoid 1"), ("norms", "numbers"),
+])  # fmt: skip
 def test_the_measure_is_accuracy_or_r2_beside_that_of_the_best_constant(name, outputs):
+    """On more records than are measured at once."""
     model, count, (loss, num_outputs) = MODELS[name], 1_100, OUTPUTS[outputs]
     module, parameters = model.module(num_outputs), parameters_of(model.module(num_outputs), 4)
     is_numbers, rng = not loss.is_of_classes, np.random.default_rng(8)
     path = path_chosen(module, table_for(model, num_outputs, numbers=is_numbers), loss)
-    features = model.features(count, seed=8)
     labels = rng.normal(3, 2, count) if is_numbers else rng.binomial(1, 0.7, count)
-    records = Records(features.numpy(), labels)
+    records = Records(model.features(count, seed=8).numpy(), labels)
     measure = measure_of(path, parameters, records, loss)
     for run, row in enumerate(parameters):
-        vector_to_parameters(row, module.parameters())
-        outputs = module(features).detach().numpy()
-        predicted = outputs.argmax(axis=1) if num_outputs > 1 else outputs[:, 0] > 0
-        expected = r2_score(labels, outputs[:, 0]) if is_numbers else np.mean(predicted == labels)
+        logits = plain.in_double(module, row)(torch.from_numpy(records.features)).detach().numpy()
+        predicted = logits.argmax(axis=1) if num_outputs > 1 else logits[:, 0] > 0
+        expected = r2_score(labels, logits[:, 0]) if is_numbers else np.mean(predicted == labels)
         assert measure[run] == pytest.approx(expected, rel=1e-4, abs=1.5 / count)
     assert measure.std() > 0
     constant = DummyRegressor() if is_numbers else DummyClassifier(strategy="most_frequent")
-    expected = constant.fit(records.features, records.labels).score(features, records.labels)
+    expected = constant.fit(records.features, labels).score(records.features, labels)
     assert baseline_of(records, loss) == pytest.approx(expected, abs=1e-6)
     assert baseline_of(records[:0], loss) is None
 
