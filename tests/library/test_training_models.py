@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -112,16 +113,9 @@ def test_pretrained_parameters_take_the_place_of_drawn_ones():
         module_of(settings, **SHAPE, pretrained=given[:7])
 
 
-def own_perceptron():
-    return perceptron(6, 8, nn.Tanh)(3)
-
-
-def no_module():
-    return 3
-
-
-def fails():
-    raise KeyError("weights")
+# Functions that a config may name.
+own_perceptron = partial(perceptron(6, 8, nn.Tanh), 3)
+no_module, fails = Mock(return_value=3), Mock(side_effect=KeyError("weights"))
 
 
 def test_a_users_own_model_is_made_by_its_function():
