@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from by_hand import overlapping_classes
 from one_record_at_a_time import MODELS, Training
 from opacus import GradSampleModule
 from torch import nn
@@ -44,11 +45,8 @@ PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, 3
 
 def some_records(num_features: int = NUM_FEATURES) -> tuple[Records, Records]:
     """Private and test records of three classes that a linear head can mostly separate."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, N + 40)
-    features = rng.normal(size=(3, num_features))[labels]
-    features = (features + rng.normal(size=features.shape)).astype(np.float32)
-    return Records(features[:N], labels[:N]), Records(features[N:], labels[N:])
+    records = overlapping_classes(N + 40, num_features, 3)
+    return records[:N], records[N:]
 
 
 RECORDS, TEST_RECORDS = some_records()

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from by_hand import CPU, overlapping_classes
 from one_record_at_a_time import perceptron
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -40,7 +41,6 @@ from dpcanary.training.training_settings import (
     TrainingStage,
 )
 
-CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {"shape": (6,), "num_classes": 3}
 
 
@@ -219,14 +219,8 @@ def stage_of(**pretraining: object) -> pretrainings.PretrainingStage:
     return pretrained_experiment(pretraining).stage(pretrainings.PretrainingStage, audit="one")
 
 
-def some_records(count: int, seed: int) -> Records:
-    rng = np.random.default_rng(seed)
-    labels = np.arange(count) % 3
-    centres = np.random.default_rng(99).normal(size=(3, 6))
-    return Records((centres[labels] + rng.normal(size=(count, 6))).astype("f4"), labels)
-
-
-DATA = Split(some_records(30, 0), some_records(40, 1), some_records(500, 2))
+RECORDS = overlapping_classes(570, 6, 3)
+DATA = Split(RECORDS[:30], RECORDS[30:70], RECORDS[70:])
 
 
 @pytest.mark.parametrize(("options", "optimizer"), [
