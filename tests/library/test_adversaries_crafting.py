@@ -1,10 +1,13 @@
 """Canaries, their targets and the trainings that choose them, against autograd and loops."""
 
 import copy
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from itertools import product
+from math import inf
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import by_hand
 import numpy as np
@@ -12,18 +15,13 @@ import pytest
 import torch
 from by_hand import CPU, Floats, cosine, crafting_for, gradients_of, overlapping_classes, start_of
 from one_record_at_a_time import clipped_sum
+from scipy.special import expit, softmax
+from scipy.stats import chisquare
 from torch import nn
-from torch.nn.utils import vector_to_parameters
 
 from dpcanary.adversaries import gradient as of_gradients
+from dpcanary.adversaries import input as of_records
 from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, craft_canaries
-from dpcanary.adversaries.input import (
-    blank_records,
-    crafted_inputs,
-    flipped_labels,
-    mislabeled,
-    natural,
-)
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.randomness import generator
 from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary
@@ -39,12 +37,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.models import module_of
 from dpcanary.training.noise import Noise
-from dpcanary.training.simulated_trainings import (
-    Movement,
-    Reference,
-    simulated_movement,
-    train_reference,
-)
+from dpcanary.training.simulated_trainings import Movement, Reference
 from dpcanary.training.training_settings import Initialisation, Loss, Optimizer, Purpose
 
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 40, 9, 5
@@ -106,7 +99,7 @@ def test_record_gradients_equal_autograd(module, records, monkeypatch):
     np.testing.assert_allclose(gradients.cosines(records, of_target), cosines, rtol=1e-12)
 
 
-def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_are_targets():
+def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_are_targets(attack):
     parameters = np.array([4000.0, 0.0, 0.0, 0.0], np.float32)
     gradients = RecordGradients(nn.Linear(1, 2), parameters, Loss.CROSS_ENTROPY)
     records = Records(np.array([[1.0], [-1.0]], np.float32), [0, 0])
@@ -115,11 +108,20 @@ def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_a
     reference = Reference(np.zeros(1, np.float32), np.array([0.5, 0.2, 0.2, 0.1, 0.2]))
     assert reference.least_confident(3).tolist() == [3, 1, 2]
     assert reference.least_confident(5).tolist() == [3, 1, 2, 4, 0]
+    # Certain of class 0, whose records have no gradient: the first cosine would be their own label.
+    certain = np.zeros_like(attack.reference.parameters)
+    certain[-NUM_CLASSES] = 500.0
+    crafting = replace(attack, reference=Reference(certain, np.zeros(NUM_RECORDS)))
+    crafting = changed(crafting, num_slots=NUM_RECORDS)
+    labels = np.array([canary.label for canary in of_records.mislabeled(crafting)])
+    own = np.array([target.label for target in crafting.targets])
+    assert 0 in own
+    assert (labels != own).all()
 
 
 def test_mislabeled_is_the_most_opposed_label(attack: Crafting) -> None:
     crafting = changed(attack, num_slots=NUM_RECORDS)
-    for canary, target in zip(mislabeled(crafting), crafting.targets, strict=True):
+    for canary, target in zip(of_records.mislabeled(crafting), crafting.targets, strict=True):
         relabelled = Records(np.tile(target.features, (NUM_CLASSES, 1)), np.arange(NUM_CLASSES))
         gradients = at_reference(attack, relabelled)
         cosines = [cosine(gradient, gradients[target.label]) for gradient in gradients]
@@ -132,7 +134,7 @@ def test_natural_is_the_most_opposed_auxiliary_record_that_is_left(attack: Craft
     crafting = changed(attack, num_slots=NUM_RECORDS)
     candidates = at_reference(attack, AUXILIARY)
     free, favourites = set(range(len(AUXILIARY))), set()
-    for canary, target in zip(natural(crafting), crafting.targets, strict=True):
+    for canary, target in zip(of_records.natural(crafting), crafting.targets, strict=True):
         [own] = at_reference(attack, PRIVATE[target.index : target.index + 1])
         cosines = [cosine(gradient, own) for gradient in candidates]
         favourites.add(int(np.argmin(cosines)))
@@ -142,7 +144,7 @@ def test_natural_is_the_most_opposed_auxiliary_record_that_is_left(attack: Craft
         assert np.array_equal(canary.features, AUXILIARY.features[best])
         assert canary.label == AUXILIARY.labels[best]
     assert len(favourites) < NUM_RECORDS - 5  # so the rule changes the result here
-    few = natural(changed(with_data(attack, auxiliary=AUXILIARY[:7]), num_slots=7))
+    few = of_records.natural(changed(with_data(attack, auxiliary=AUXILIARY[:7]), num_slots=7))
     rows = [canary.features.tolist() for canary in few]
     assert sorted(rows) == sorted(AUXILIARY.features[:7].tolist())
 
@@ -166,13 +168,11 @@ def test_crafted_inputs_oppose_their_targets(sizes, num_features, most):
     attack = attack_on(some_data(num_features), sizes=sizes)
     steps = {"num_slots": 2, "crafting_steps": 800, "crafting_step_size": 0.02}
     crafting = replace(changed(attack, **steps), progress=full_bar)
-    rng = np.random.default_rng(0)
-    for canary, target in zip(crafted_inputs(crafting), crafting.targets, strict=True):
+    directions = np.random.default_rng(0).normal(size=(25, num_features)).astype(np.float32)
+    directions *= 0.05 / np.linalg.norm(directions, axis=1, keepdims=True)
+    for canary, target in zip(of_records.crafted_inputs(crafting), crafting.targets, strict=True):
         assert (canary.target, canary.label) == (target.index, target.label)
         assert canary.features.dtype == np.float32
-
-        directions = rng.normal(size=(25, num_features)).astype(np.float32)
-        directions *= 0.05 / np.linalg.norm(directions, axis=1, keepdims=True)
         rows = [target.features, canary.features, np.zeros_like(target.features)]
         rows = Records(np.stack([*rows, *(canary.features + directions)]), [target.label] * 28)
         own, crafted, start, *near = at_reference(crafting, rows)
@@ -181,21 +181,15 @@ def test_crafted_inputs_oppose_their_targets(sizes, num_features, most):
         if sizes:
             continue  # not at a minimum yet
         assert objective(crafted, own) < min(objective(each, own) for each in near)
+        real = at_reference(crafting, crafting.data.auxiliary)
         for measure in (objective, cosine):
-            real = at_reference(crafting, crafting.data.auxiliary)
             assert measure(crafted, own) < min(measure(each, own) for each in real)
 
 
-def first_alone(crafting):
-    return [InputCanary(crafting.data.auxiliary.features[0], 1, 0)]
-
-
-def no_list(crafting):
-    pass
-
-
-def numbers(crafting):
-    return [1, 2, 3]
+# Functions of canaries that return too few, no list, and a list of something else.
+first_alone = Mock(return_value=[InputCanary(AUXILIARY.features[0], 1, 0)])
+no_list = Mock(return_value=None)
+numbers = Mock(return_value=[1, 2, 3])
 
 
 def crafted_by(function: str):
@@ -221,34 +215,20 @@ def test_canaries_where_labels_are_numbers_have_an_extreme_label_that_the_advers
     np.testing.assert_allclose(crafting.reference.mean_confidence, -errors, rtol=1e-4)
     assert [target.index for target in crafting.targets] == np.argsort(-errors)[:12].tolist()
     extremes = [known.labels.min(), known.labels.max()]
-    model = nn.Linear(NUM_FEATURES, 1)
-    by_hand_gradients = partial(squared_error_gradients, model, crafting.reference.parameters)
-    for canary, target in zip(mislabeled(crafting), crafting.targets, strict=True):
-        own, *others = by_hand_gradients(target.features, [target.label, *extremes])
-        assert canary.label == extremes[int(np.argmin([cosine(other, own) for other in others]))]
-    drawn = [canary.label for canary in flipped_labels(crafting)]
-    assert {*drawn} == {*extremes}
-    assert {canary.label for canary in blank_records(crafting)} == {extremes[1]}
-    for canary, target in zip(natural(crafting), crafting.targets, strict=True):
+    for canary, target in zip(of_records.mislabeled(crafting), crafting.targets, strict=True):
+        # A gradient is along features and 1, with the sign of the error.
+        predicted = np.append(target.features, 1.0) @ parameters
+        own, *others = (np.sign(predicted - label) for label in (target.label, *extremes))
+        assert canary.label == extremes[others.index(-own)]
+    assert {canary.label for canary in of_records.flipped_labels(crafting)} == {*extremes}
+    assert {canary.label for canary in of_records.blank_records(crafting)} == {extremes[1]}
+    for canary, target in zip(of_records.natural(crafting), crafting.targets, strict=True):
         [row] = np.flatnonzero((known.features == canary.features).all(axis=1))
         assert canary.label == known.labels[row]
         assert canary.target == target.index
     alike = Records(DATA.private.features, np.full(NUM_RECORDS, 1.5, np.float32))
-    without_others = replace(crafting, data=Split(alike, alike, alike[:0]))
     with pytest.raises(InputError, match="at least 2 classes, or other numbers"):
-        mislabeled(without_others)
-
-
-def squared_error_gradients(
-    model: nn.Module, parameters: Floats, features: Floats, labels: list[float]
-) -> list[Floats]:
-    vector_to_parameters(torch.from_numpy(parameters), model.parameters())
-    gradients = []
-    for label in labels:
-        error = nn.functional.mse_loss(model(torch.from_numpy(features)), torch.tensor([label]))
-        parts = torch.autograd.grad(error, [*model.parameters()])
-        gradients.append(torch.cat([part.flatten() for part in parts]).double().numpy())
-    return gradients
+        of_records.mislabeled(replace(crafting, data=Split(alike, alike, alike[:0])))
 
 
 def of_one_class(crafting: Crafting) -> Crafting:
@@ -256,8 +236,7 @@ def of_one_class(crafting: Crafting) -> Crafting:
     return with_data(crafting, private=alike, auxiliary=alike, test=alike)
 
 
-WITH_NAN = AUXILIARY.features.copy()
-WITH_NAN[11, 2] = np.nan
+WITH_NAN = np.where(np.arange(60)[:, None] == 11, np.nan, AUXILIARY.features)
 INTEGERS = Records(np.ones(PRIVATE.features.shape, np.int64), PRIVATE.labels)
 DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
 
@@ -267,20 +246,26 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
     (crafted_by("no_list"), "no_list returned None; it must return a list of canaries"),
     (crafted_by("numbers"), "numbers returned 1; it must return a list of canaries"),
     (crafted_by("nothing"), "there is no function '.*:nothing'"),
-    (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
-    (lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
+    (lambda own: of_records.mislabeled(changed(own, num_slots=41)),
+     "41 is more than the 40 private rec"),
+    (lambda own: of_records.natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
      "num_slots 8 is more than the 7 auxiliary records"),
-    (lambda own: natural(with_data(own, auxiliary=Records(WITH_NAN, AUXILIARY.labels))),
+    (lambda own: of_records.natural(with_data(own, auxiliary=Records(WITH_NAN, AUXILIARY.labels))),
      r"candidate 11 for a canary has a gradient .* not finite"),
-    (lambda own: mislabeled(replace(own, reference=DIVERGED)),
+    (lambda own: of_records.mislabeled(replace(own, reference=DIVERGED)),
      r"candidate 0 .* not finite: lower the reference's learn"),
-    (lambda own: mislabeled(of_one_class(own)), "another label needs at least 2 classes"),
-    (lambda own: flipped_labels(of_one_class(own)), "the records have one class only"),
+    (lambda own: of_records.mislabeled(of_one_class(own)), "label needs at least 2 classes"),
+    (lambda own: of_records.flipped_labels(of_one_class(own)), "the records have one class only"),
     (lambda own: replace(own, reference=None).gradients, "must not say uses_reference=False"),
-    (lambda own: crafted_inputs(changed(own, crafting_step_size=np.inf)),
+    (lambda own: of_records.crafted_inputs(changed(own, crafting_step_size=inf, crafting_steps=2)),
      "crafted_input diverged; lower crafting_step"),
-    (lambda own: crafted_inputs(with_data(own, private=INTEGERS)),
+    (lambda own: of_records.crafted_inputs(with_data(own, private=INTEGERS)),
      "needs features that are real numbers"),
+    (lambda _: random_dimensions(crafting_of(num_slots=19, **LINEAR)),
+     "num_slots 19 is more than the model's 18 parameters"),
+    # A config refuses this rate.
+    (lambda _: random_dimensions(changed(crafting_of(drift_steps=[STEPS]), learning_rate=1e39)),
+     "training without noise diverged"),
 ])  # fmt: skip
 def test_what_cannot_be_crafted_is_refused(attack, call, message):
     with pytest.raises(InputError, match=message):
@@ -289,7 +274,6 @@ def test_what_cannot_be_crafted_is_refused(attack, call, message):
 
 @pytest.mark.parametrize(("sizes", "optimizer", "of_torch", "rate", "num_steps"), [
     ([], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
-    ([8], Optimizer.SGD, torch.optim.SGD, 0.5, 100),
     ([8], Optimizer.ADAM, torch.optim.Adam, 0.01, 20),
 ])  # fmt: skip
 def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_steps):
@@ -299,20 +283,19 @@ def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_step
     dpsgd = DPSGD(0.0, 0.1, rate, (num_steps,), optimizer=optimizer)  # it is not clipped
     known = {"module": module, "records": PRIVATE, "device": CPU, "on_progress": ticks.append}
     start = Initialisation.PER_RUN if sizes else Initialisation.ZEROS
-    reference = train_reference(dpsgd=dpsgd, initialisation=start, **known)
+    reference = simulation.train_reference(dpsgd=dpsgd, initialisation=start, **known)
     twin = copy.deepcopy(module)
     for part in twin.parameters() if not sizes else ():
         nn.init.zeros_(part)
-    optimiser = of_torch(twin.parameters(), lr=rate)
+    descent = of_torch(twin.parameters(), lr=rate)
     features, labels = torch.from_numpy(PRIVATE.features), torch.from_numpy(PRIVATE.labels)
     confidences = []
     for _ in range(num_steps):
-        optimiser.zero_grad()
-        nn.CrossEntropyLoss()(twin(features), labels).backward()
-        optimiser.step()
-        with torch.no_grad():
-            probabilities = torch.softmax(twin(features), dim=1)
-        confidences.append(probabilities[torch.arange(len(labels)), labels].double().numpy())
+        descent.zero_grad()
+        nn.functional.cross_entropy(twin(features), labels).backward()
+        descent.step()
+        losses = nn.functional.cross_entropy(twin(features), labels, reduction="none")
+        confidences.append((-losses.detach().double()).exp().numpy())
     trained = start_of(twin)
     np.testing.assert_allclose(reference.parameters, trained, rtol=0, atol=1e-4)
     np.testing.assert_allclose(reference.mean_confidence, np.mean(confidences, axis=0), atol=1e-5)
@@ -320,18 +303,15 @@ def test_reference_equals_plain_torch(sizes, optimizer, of_torch, rate, num_step
     assert sum(ticks) == num_steps
 
 
-def test_confidence_is_the_probability_of_the_label() -> None:
-    logits = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.1, -4.0]])
-    labels, powers = torch.tensor([1, 2]), np.exp(logits.numpy().astype(np.float64))
-    softmax, sigmoid = powers / powers.sum(axis=1, keepdims=True), powers / (1 + powers)
-    for loss, expected in ((Loss.CROSS_ENTROPY, softmax), (Loss.BINARY_CROSS_ENTROPY, sigmoid)):
-        confidence = simulation._confidence(logits, labels, loss)
-        assert confidence.tolist() == pytest.approx([expected[0, 1], expected[1, 2]])
-    of_one_logit = simulation._confidence(
-        torch.tensor([[0.7], [0.7]]), torch.tensor([1, 0]), Loss.BINARY_CROSS_ENTROPY
-    )
-    probability = 1 / (1 + np.exp(-0.7))
-    assert of_one_logit.tolist() == pytest.approx([probability, 1 - probability])
+@pytest.mark.parametrize(("loss", "logits", "expected"), [
+    (Loss.CROSS_ENTROPY, [[1.0, -2.0, 0.5], [0.3, 0.1, -4.0]],
+     [softmax([1.0, -2.0, 0.5])[1], softmax([0.3, 0.1, -4.0])[0]]),
+    (Loss.BINARY_CROSS_ENTROPY, [[1.0, -2.0, 0.5], [0.3, 0.1, -4.0]], [expit(-2.0), expit(0.3)]),
+    (Loss.BINARY_CROSS_ENTROPY, [[0.7], [0.7]], [expit(0.7), expit(-0.7)]),
+])  # fmt: skip
+def test_confidence_is_the_probability_of_the_label(loss, logits, expected) -> None:
+    confidence = simulation._confidence(torch.tensor(logits), torch.tensor([1, 0]), loss)
+    assert confidence.tolist() == pytest.approx(expected)
 
 
 # Gradient canaries, simulated trainings and what is observed, on records of three classes.
@@ -392,9 +372,9 @@ def coordinates_of(canaries: list[GradientCanary]) -> list[int]:
 
 def test_drawn_dimensions_directions_and_labels_are_uniform():
     canaries = [random_dimensions(crafting_of(seed=seed))[0] for seed in range(400)]
-    counts = np.bincount(coordinates_of(canaries), minlength=PARAMETERS)
     # Chi-squared with 38 degrees of freedom: mean 38, standard deviation 8.7.
-    assert ((counts - 400 / PARAMETERS) ** 2).sum() * PARAMETERS / 400 < 38 + 5 * 8.7
+    counts = np.bincount(coordinates_of(canaries), minlength=PARAMETERS)
+    assert chisquare(counts).statistic < 38 + 5 * 8.7
     assert len({canary.target for canary in canaries}) > 50
 
     drawn = [of_cebere.random_directions(crafting_of(seed=seed))[0].gradient for seed in range(300)]
@@ -403,19 +383,10 @@ def test_drawn_dimensions_directions_and_labels_are_uniform():
     np.testing.assert_allclose(squares, 1 / PARAMETERS, atol=5 * 2**0.5 / PARAMETERS / 300**0.5)
     assert np.abs(np.mean(drawn, axis=0)).max() < 5 * CLIP / (300 * PARAMETERS) ** 0.5
 
-    others = {label: [] for label in range(CLASSES)}
-    for canary in flipped_labels(crafting_of(num_slots=COUNT)):
-        others[int(SIXTY.labels[canary.target])].append(canary.label)
-    for label, drawn in others.items():
-        for other in range(CLASSES):
-            assert (drawn.count(other) > 3) == (other != label)  # 10 are expected
-
-
-def test_there_are_no_more_slots_than_parameters():
-    canaries = of_gradients.least_updated(crafting_of(num_slots=18, **LINEAR))
-    assert sorted(coordinates_of(canaries)) == list(range(18))
-    with pytest.raises(InputError, match="num_slots 19 is more than the model's 18 parameters"):
-        random_dimensions(crafting_of(num_slots=19, **LINEAR))
+    canaries = of_records.flipped_labels(crafting_of(num_slots=COUNT))
+    pairs = Counter((SIXTY.labels[canary.target], canary.label) for canary in canaries)
+    for label, other in product(range(CLASSES), repeat=2):
+        assert (pairs[label, other] > 3) == (other != label)  # 10 are expected
 
 
 @pytest.mark.parametrize("ranking", ["per_step", "final_model", None])
@@ -443,7 +414,7 @@ def movement(**changes: object) -> Movement:
         "dpsgd": mechanism(0.0, STEPS, adjacency="add_remove"),
         "initialisation": Initialisation.FIXED, "seed": 6, "device": CPU,
     }  # fmt: skip
-    return simulated_movement(**known | changes)
+    return simulation.simulated_movement(**known | changes)
 
 
 @pytest.mark.parametrize(("rate", "model"), [(0.2, {}), (0.02, LINEAR)])
@@ -453,30 +424,26 @@ def test_movement_on_sampled_batches_equals_a_loop(rate, model):
     dpsgd = DPSGD(0.0, CLIP, lambda step: 1 / (1 + step), (STEPS,), sample_rate=rate)
     start = Initialisation.ZEROS if model else Initialisation.FIXED
     changes = {"module": module, "dpsgd": dpsgd, "initialisation": start}
-    moved = movement(**changes)
     stream = generator(seed=6, purpose=4)  # the documented key
     batches = [np.flatnonzero(stream.random(COUNT) < rate) for _ in range(STEPS)]
     assert (min(map(len, batches)) == 0) == (rate == 0.02)
-    start = start_of(module) * (0.0 if model else 1.0)
     factors = tuple(1 / (1 + step) / (rate * COUNT) for step in range(STEPS))
-    path = path_by_hand(module, batches, factors=factors, start=start)
-    for name, values in vars(movement_of(path)).items():
-        np.testing.assert_allclose(getattr(moved, name), values, atol=1e-5 * values.max())
-    assert not np.array_equal(moved.absolute, movement(**changes, seed=7).absolute)
+    start = start_of(module) * (not model)
+    moved = movement_of(path_by_hand(module, batches, factors=factors, start=start))
+    for name, values in vars(movement(**changes)).items():
+        expected = getattr(moved, name)
+        np.testing.assert_allclose(values, expected, atol=1e-5 * expected.max())
 
 
-@pytest.mark.parametrize(
-    ("purpose", "is_theirs"), [(Purpose.SIMULATED_NOISE, True), (Purpose.NOISE, False)]
-)
-def test_simulated_noise_is_not_that_of_the_runs(purpose, is_theirs):
+def test_simulated_noise_is_not_that_of_the_runs():
     """Canaries that were chosen by the runs' own noise would depend on what they are to show."""
     moved = movement(dpsgd=mechanism(500.0, 1)).final
-    drawn = torch.zeros(1, len(moved))
-    run, scale = torch.zeros(1, dtype=torch.int64), 500.0 * CLIP * RATE / BATCH
-    Noise(seed=6).add(drawn, factor=0.0, scale=scale, runs=run, step=0, purpose=purpose)
+    drawn, scale = torch.zeros(1, len(moved)), 500.0 * CLIP * RATE / BATCH
+    there = {"runs": torch.tensor([0]), "step": 0, "purpose": Purpose.SIMULATED_NOISE}
+    Noise(seed=6).add(drawn, factor=0.0, scale=scale, **there)
     gaps = np.sort(moved) - np.sort(np.abs(drawn[0].numpy()))
     # Gradients are as long as the 500th part of one coordinate's noise.
-    assert (np.abs(gaps).max() < 0.02 * scale) == is_theirs
+    assert np.abs(gaps).max() < 0.02 * scale
 
 
 def test_noisy_simulation_chooses_with_the_audits_noise():
@@ -526,11 +493,7 @@ def test_drift_is_that_of_a_training_without_canaries(craft, sampling, adjacency
         np.testing.assert_allclose(canary.drift, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_the_drift_of_each_slot_and_step_is_taken_off_unless_the_training_diverges():
-    several = crafting_of(num_slots=2, drift_steps=[STEPS])
-    stage = several.stage.model_copy(update={"learning_rate": 1e39})  # a config refuses it
-    with pytest.raises(InputError, match="training without noise diverged"):
-        random_dimensions(replace(several, stage=stage))
+def test_the_drift_of_each_slot_and_step_is_taken_off():
     canaries = (GradientCanary(0, 0, (1.0, 2.0)), GradientCanary(1, 1, (3.0, 5.0)))
     context = ScoringContext(1.0, 1.0, (2, 4), CanarySet(canaries, (0, 0)))
     changes = np.random.default_rng(3).normal(size=(4, 2, 2))

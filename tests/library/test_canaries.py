@@ -33,12 +33,13 @@ TARGET_LABELS = (4, 0, 4)
 @pytest.mark.parametrize("canaries", CANARIES.values(), ids=CANARIES)
 @pytest.mark.parametrize("num_slots", [1, 3])
 def test_canaries_return_from_their_file(canaries, num_slots, tmp_path):
+    path = tmp_path / "canaries.npz"
     written = CanarySet(tuple(canaries[:num_slots]), TARGET_LABELS[:num_slots])
-    write_canaries(tmp_path / "canaries.npz", written)
-    header, arrays = read_arrays(tmp_path / "canaries.npz")
+    write_canaries(path, written)
+    header, arrays = read_arrays(path)
     assert header == {"num_slots": num_slots}
     assert {len(array) for array in arrays.values()} == {num_slots}
-    read = read_canaries(tmp_path / "canaries.npz")
+    read = read_canaries(path)
     assert read.target_labels == written.target_labels
     for canary, other in zip(read.canaries, written.canaries, strict=True):
         assert type(canary) is type(other)
@@ -67,31 +68,23 @@ def test_only_input_canaries_have_labels():
             _ = CanarySet(tuple(canaries), TARGET_LABELS).labels
 
 
-@pytest.mark.parametrize(
-    ("canaries", "labels", "message"),
-    [
-        ((), (), "must be of one type; these are none$"),
-        ((*INPUTS[:2], DIRECTIONS[0]), (0, 0, 0), "are DirectionCanary and InputCanary$"),
-        ((INPUTS[0], CANARIES["one feature"][0]), (0, 0), "must all have the same shape"),
-        (INPUTS[:2], (3,), "2 canaries, but labels of 1"),
-        (INPUTS[:2], (3, 3, 3), "2 canaries, but labels of 3"),
-    ],
-)
+@pytest.mark.parametrize(("canaries", "labels", "message"), [
+    ((), (), "must be of one type; these are none$"),
+    ((*INPUTS[:2], DIRECTIONS[0]), (0, 0, 0), "are DirectionCanary and InputCanary$"),
+    ((INPUTS[0], CANARIES["one feature"][0]), (0, 0), "must all have the same shape"),
+    (INPUTS[:2], (3,), "2 canaries, but labels of 1"),
+    (INPUTS[:2], (3, 3, 3), "2 canaries, but labels of 3"),
+])  # fmt: skip
 def test_what_is_no_set_of_canaries_is_not_written(canaries, labels, message, tmp_path):
     with pytest.raises(InputError, match=message):
         write_canaries(tmp_path / "canaries.npz", CanarySet(tuple(canaries), labels))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {},
-        {"coordinate": NUMBERS, "target": NUMBERS},
-        {"coordinate": NUMBERS, "gradient": DRAWS, "target": NUMBERS, "target_label": NUMBERS},
-        {"parameters": DRAWS, "mean_confidence": DRAWS},
-    ],
-)
+@pytest.mark.parametrize("arrays", [
+    {}, {"coordinate": NUMBERS, "target": NUMBERS}, {"parameters": DRAWS, "mean_confidence": DRAWS},
+    {"coordinate": NUMBERS, "gradient": DRAWS, "target": NUMBERS, "target_label": NUMBERS},
+])  # fmt: skip
 def test_other_files_hold_no_canaries(arrays, tmp_path):
     path = tmp_path / "other.npz"
     write_arrays(path, header={"num_slots": 3}, arrays=arrays)

@@ -74,40 +74,33 @@ def test_an_unknown_name_is_an_error_everywhere():
 
 
 KNOWN = {
-    "name": "mine",
-    "label": "mine",
-    "description": "nothing",
-    "source": "here",
-    "inserts": Inserts.RECORD,
-    "function": "here:mine",
+    "name": "mine", "label": "mine", "description": "nothing", "source": "here",
+    "inserts": Inserts.RECORD, "function": "here:mine", "cost": CraftingCost.NOTHING,
     "scores": (Score("s", "here:score", Observation.LOGITS),),
-    "cost": CraftingCost.NOTHING,
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scores": ()}, "needs a score"),
-        ({"adjacencies": ()}, "needs a score and an adjacency"),
-        ({"cost": None}, "canaries have a cost, a process has none"),
-        ({"inserts": Inserts.PROCESS}, "canaries have a cost, a process has none"),
-        ({"scores": (Score("s", "here:score", "logit"),)}, "did you mean 'logits'"),
-        ({"scores": (Score("s", "here:score", "change"),)}, "observes change, which does not fit"),
-        ({"inserts": Inserts.GRADIENT}, "observes logits, which does not fit"),
-        ({"scores": (Score("a b", "here:score", "logits"),)}, "score 'a b' is not a name"),
-        ({"name": "a/b"}, "adversary 'a/b' is not a name"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"scores": ()}, "needs a score"),
+    ({"adjacencies": ()}, "needs a score and an adjacency"),
+    ({"cost": None}, "canaries have a cost, a process has none"),
+    ({"inserts": Inserts.PROCESS}, "canaries have a cost, a process has none"),
+    ({"scores": (Score("s", "here:score", "logit"),)}, "did you mean 'logits'"),
+    ({"scores": (Score("s", "here:score", "change"),)}, "observes change, which does not fit"),
+    ({"inserts": Inserts.GRADIENT}, "observes logits, which does not fit"),
+    ({"scores": (Score("a b", "here:score", "logits"),)}, "score 'a b' is not a name"),
+    ({"name": "a/b"}, "adversary 'a/b' is not a name"),
+])  # fmt: skip
 def test_an_entry_that_cannot_be_used_is_refused(changes, message):
     assert Adversary(**KNOWN).adjacencies == (Adjacency.SUBSTITUTE,)
     with pytest.raises(InputError, match=message):
         Adversary(**{**KNOWN, **changes})
 
 
-def test_an_entry_says_in_what_the_worlds_differ():
-    assert adversary("random_record").difference_in_words == "a real record"
-    assert adversary("natural").difference_in_words == "another real record"
-    assert adversary("crafted_input").difference_in_words == "a crafted record"
-    assert adversary("gradient").difference_in_words == "a crafted gradient"
-    assert adversary("worst_case").difference_in_words == "a crafted process"
+@pytest.mark.parametrize(("name", "difference"), [
+    ("random_record", "a real record"), ("natural", "another real record"),
+    ("crafted_input", "a crafted record"), ("gradient", "a crafted gradient"),
+    ("worst_case", "a crafted process"),
+])  # fmt: skip
+def test_an_entry_says_in_what_the_worlds_differ(name, difference):
+    assert adversary(name).difference_in_words == difference

@@ -4,19 +4,11 @@ import math
 from functools import partial
 
 import numpy as np
+import one_record_at_a_time as plain
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_record_at_a_time import (
-    CROSS_ENTROPY,
-    MODELS,
-    Model,
-    clipped_sum,
-    parameters_of,
-    plain_gradients,
-    table_for,
-)
 from torch import nn
 
 from dpcanary.core.randomness import philox_key
@@ -75,9 +67,9 @@ def test_views_are_words_of_their_own_purpose_by_seed_run_step_and_row_alone(
 
 
 NETWORKS = {
-    "twice": MODELS["twice"],
-    "resnet9": Model(partial(resnet9, width=2), (3, 32, 32)),
-    "wrn16_4": Model(wrn16_4, (3, 8, 8)),
+    "twice": plain.MODELS["twice"],
+    "resnet9": plain.Model(partial(resnet9, width=2), (3, 32, 32)),
+    "wrn16_4": plain.Model(wrn16_4, (3, 8, 8)),
 }
 
 
@@ -87,26 +79,29 @@ NETWORKS = {
 ])  # fmt: skip
 def test_gradients_are_averaged_over_views_before_they_are_clipped(name, is_clipped):
     """With a norm between those of the records; the sum over views is VIEWS as long."""
-    module, table = NETWORKS[name].module(3), table_for(NETWORKS[name], 3, count=RECORDS)
-    parameters = parameters_of(module, 2, spread=0.01)
+    module, table = NETWORKS[name].module(3), plain.table_for(NETWORKS[name], 3, count=RECORDS)
+    parameters = plain.parameters_of(module, 2, spread=0.01)
     rows, weights = torch.tensor([4, 0]), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
     drawn = Views(VIEWS, len(table.features), seed=3, runs=torch.arange(2)).at(0, rows)
     each = []
     for row, of_run in zip(parameters, drawn, strict=True):
         views = augmented(table.features[rows], of_run)
         records = [*zip(views.flatten(0, 1), table.labels[rows].repeat(VIEWS), strict=True)]
-        gradients = plain_gradients(module, row, records, CROSS_ENTROPY)
+        gradients = plain.plain_gradients(module, row, records, plain.CROSS_ENTROPY)
         each.append(gradients.unflatten(0, (VIEWS, len(rows))).mean(dim=0))
     norms = each[0].norm(dim=1)
     clip = float(norms.mean()) if is_clipped else math.inf
     assert not is_clipped or norms.min() < 0.99 * clip < 1.01 * clip < norms.max()
     for vectorise in (False, True):
         known = {"vectorise_runs": vectorise, "multiplicity": VIEWS}
-        path, sums = ModulePath(module, table, CROSS_ENTROPY, **known), torch.empty_like(parameters)
+        path, sums = (
+            ModulePath(module, table, plain.CROSS_ENTROPY, **known),
+            torch.empty_like(parameters),
+        )
         assert path.vectorises == vectorise
         path.clipped_sums(parameters, Batch(rows, weights, drawn), clip, sums)
         for run in range(2):
-            expected = clipped_sum(each[run], weights[run], clip)
+            expected = plain.clipped_sum(each[run], weights[run], clip)
             assert (sums[run] - expected).norm() <= 1e-5 * expected.norm()
 
 

@@ -54,14 +54,9 @@ def worlds_for(runs: Sequence[int], num_slots: int) -> NDArray[np.int64]:
 
 
 def batches_for(
-    runs: Sequence[int],
-    *,
-    kind: str,
-    dpsgd: DPSGD,
-    num_slots: int = 1,
-    shared: bool = True,
+    runs: Sequence[int], *, kind: str, dpsgd: DPSGD, num_slots: int = 1, shared: bool = True,
     seed: int = SEED,
-) -> Batches:
+) -> Batches:  # fmt: skip
     canaries = CANARIES[kind][:num_slots]
     return batches_of(dpsgd, shared=shared)(
         table=table_of(RECORDS, canaries, CPU), slots=slots_for(canaries, dpsgd),
@@ -164,9 +159,7 @@ def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
 
 
 def direction(*values: float) -> DirectionCanary:
-    gradient = np.zeros(NUM_PARAMETERS)
-    gradient[: len(values)] = values
-    return DirectionCanary(gradient.astype(np.float32), TARGETS[0])
+    return DirectionCanary(np.resize([*values, *np.zeros(9)], 9).astype(np.float32), TARGETS[0])
 
 
 C = POISSON.max_grad_norm
@@ -177,9 +170,8 @@ C = POISSON.max_grad_norm
      r"^gradient canary: its gradient has length 3\.53553, more than max_grad_norm 2\.5;"
      r" clipped gradients are never as long: scale it down$"),
     (direction(0.01 * C, C), r"length 2\.50012"),  # longer by 5e-5 of its length
-    (DirectionCanary(np.full(8, 0.1), 4), "must be 9 finite numbers, one per parameter"),
-    (DirectionCanary(np.full((3, 3), 0.1), 4), "must be 9 finite numbers"),
-    (DirectionCanary(np.full(9, np.nan), 4), "must be 9 finite numbers"),
+    *((DirectionCanary(gradient, 4), "must be 9 finite numbers, one per parameter")
+      for gradient in (np.full(8, 0.1), np.full((3, 3), 0.1), np.full(9, np.nan))),
     (GradientCanary(9, 4), "^canary: coordinate is 9, and there are 9 parameters of the model"),
     (GradientCanary(-1, 4), "^canary: coordinate is -1; it must be"),
     (GradientCanary(7, -1), "^canary: target is -1; it must be a whole number"),
@@ -193,11 +185,11 @@ C = POISSON.max_grad_norm
 def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     """Also if they are the second of two."""
     fits = {
-        InputCanary: CANARIES["input"],
-        GradientCanary: [GradientCanary(2, 17)],
-        DirectionCanary: [replace(direction(0.1), target=17)],
+        InputCanary: CANARIES["input"][0],
+        GradientCanary: GradientCanary(2, 0),
+        DirectionCanary: direction(0.1),
     }[type(canary)]
-    for canaries in ([canary], [replace(fits[0], target=17), canary]):
+    for canaries in ([canary], [replace(fits, target=17), canary]):
         with pytest.raises(InputError, match=message):
             slots_for(canaries, POISSON)
 

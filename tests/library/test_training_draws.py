@@ -98,18 +98,13 @@ def test_a_stream_is_the_child_of_its_purpose(seed, purpose, index):
         assert generator(seed=seed, purpose=purpose).random() == expected[0]
 
 
-def test_a_derived_seed_depends_on_seed_and_name():
+def test_a_derived_seed_depends_on_seed_and_name_and_the_key_on_the_whole_seed():
     seeds = {derived_seed(seed=seed, name=name) for seed in (0, 1, 11) for name in ("a", "1", "1a")}
     assert len(seeds) == 9
     assert all(0 <= seed < 2**48 for seed in seeds)
-
-
-def test_the_key_is_expanded_from_the_whole_seed():
-    for seed in (0, 11, 2**40 + 3, 2**63):
+    for seed in (11, 2**32 + 11, 2**63):  # the first two agree in their low 32 bits
         expected = np.random.SeedSequence(seed).generate_state(2, np.uint32)
         assert philox_key(seed=seed).tolist() == expected.tolist()
-    # These seeds agree in their low 32 bits.
-    assert philox_key(seed=3).tolist() != philox_key(seed=2**32 + 3).tolist()
 
 
 @settings(max_examples=40)
@@ -141,24 +136,22 @@ def test_normals_are_box_muller_of_the_documented_words(
     purpose=st.sampled_from(Purpose), rate=st.floats(0.01, 1.0),
 )  # fmt: skip
 def test_samples_are_the_documented_words_below_the_rate(count, seed, step, runs, purpose, rate):
-    key, indices = philox_key(seed=seed), np.array(runs)
+    key, threshold = philox_key(seed=seed), np.uint64(round(rate * 2**32))
     mask = np.full((len(runs), count), np.nan, np.float32)
-    threshold = np.uint64(round(rate * 2**32))
-    philox.sample_mask(mask, threshold, key, step, indices, purpose.value)
     words = np.empty(mask.shape, np.uint32)
-    philox.random_words(words, key, step, indices, purpose.value)
+    philox.sample_mask(mask, threshold, key, step, np.array(runs), purpose.value)
+    philox.random_words(words, key, step, np.array(runs), purpose.value)
     for row, run in enumerate(runs):
         expected = plain_row_of_words(count, key=key, step=step, run=run, purpose=purpose.value)
         assert np.array_equal(words[row], expected)
         assert np.array_equal(mask[row], (expected < threshold).astype(np.float32))
 
 
-@pytest.mark.parametrize("num_runs", [100, pytest.param(1_000, marks=pytest.mark.exhaustive)])
-def test_normals_are_standard_normal(num_runs: int) -> None:
+def test_normals_are_standard_normal() -> None:
     """Moments are within 4.5 standard errors; tail frequencies pass binomial tests."""
-    drawn = np.zeros((num_runs, 4_000), np.float32)
-    runs = torch.arange(num_runs)
-    Noise(seed=SEED).add(torch.from_numpy(drawn), factor=0.0, scale=1.0, runs=runs, step=0)
+    drawn = np.zeros((100, 4_000), np.float32)
+    known = {"factor": 0.0, "scale": 1.0, "runs": torch.arange(len(drawn)), "step": 0}
+    Noise(seed=SEED).add(torch.from_numpy(drawn), **known)
     drawn = drawn.astype(np.float64)
     # For standard normal x, the variances of x, x^2, x^3 and x^4 are 1, 2, 15 and 96.
     for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
@@ -167,16 +160,12 @@ def test_normals_are_standard_normal(num_runs: int) -> None:
         for tail in (drawn > deviations, drawn < -deviations):
             test = binomtest(int(tail.sum()), drawn.size, float(norm.sf(deviations)))
             assert test.pvalue > 1e-4
-    assert np.abs(drawn).max() < 6.7
     assert kstest(drawn[::4].ravel(), norm.cdf).pvalue > 1e-3
 
 
-def worlds_of(
-    assignment: str, runs: Sequence[int], num_slots: int, *, seed: int = SEED
-) -> NDArray[np.int64]:
-    return assigned_worlds(
-        WorldAssignment(assignment), runs=np.array(runs), num_slots=num_slots, seed=seed
-    )
+def worlds_of(assignment: str, runs: Sequence[int], num_slots: int, *, seed: int) -> NDArray:
+    known = {"runs": np.array(runs), "num_slots": num_slots, "seed": seed}
+    return assigned_worlds(WorldAssignment(assignment), **known)
 
 
 @settings(max_examples=40)
@@ -196,8 +185,6 @@ def test_worlds_are_the_parity_or_follow_from_the_documented_words(half, seed, r
 
 
 def test_assignments_are_defined_for_some_numbers_of_slots() -> None:
-    for assignment, count in (("alternate", 1), ("halves", 2), ("coins", 3)):
-        check_assignment(WorldAssignment(assignment), count)
     with pytest.raises(InputError, match=r"alternate is for one slot, and there are 3: .* use"):
         check_assignment(WorldAssignment.ALTERNATE, 3)
     with pytest.raises(InputError, match=r"halves needs an even number of slots; there are 3$"):

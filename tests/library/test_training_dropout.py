@@ -37,13 +37,12 @@ def forward(net: Net, tokens: Tensor) -> Tensor:
 def dropping(p: float = 0.4) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        layers = {
-            "embedding": nn.Embedding(20, 4), "channels": nn.Dropout1d(p),
-            "encoder": nn.TransformerEncoderLayer(4, 2, 6, dropout=p, batch_first=True),
-            "gru": nn.GRU(4, 5, 2, batch_first=True, dropout=p),
-            "last": nn.Dropout(p), "head": nn.Linear(5, 3),
-        }  # fmt: skip
-        return Net(forward, **layers)
+        return Net(
+            forward, embedding=nn.Embedding(20, 4), channels=nn.Dropout1d(p),
+            encoder=nn.TransformerEncoderLayer(4, 2, 6, dropout=p, batch_first=True),
+            gru=nn.GRU(4, 5, 2, batch_first=True, dropout=p),
+            last=nn.Dropout(p), head=nn.Linear(5, 3),
+        )  # fmt: skip
 
 
 def test_sums_are_those_of_the_masks_that_the_seed_draws():

@@ -65,7 +65,7 @@ def kernels(device: str, interpreted: ModuleType, compiled: ModuleType) -> Modul
     return interpreted if device == "cpu" else compiled
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 64, 4500])
+@pytest.mark.parametrize("width", [1, 3, 64, 2053])  # the last one in two tiles
 def test_samples_are_words_below_the_threshold_and_normals_the_hosts(kernels, device, width):
     """Not the word that equals it. Of each width, with some of the factors, steps and purposes."""
     runs, step = RUNS.to(device), 2**31 + 3

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
-from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.supported import check_outputs, check_parameters, check_supported
 from dpcanary.training.slots import table_of
@@ -43,12 +42,6 @@ def changed(change: Callable[[nn.Sequential], object]) -> nn.Module:
     net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
     change(net.layers)
     return net
-
-
-def attention(dropout: float) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-    layer.self_attn.dropout = dropout
-    return Net(nn.Unflatten(1, (1, 4)), layer, nn.Flatten())
 
 
 @pytest.mark.parametrize(("module", "message"), [
@@ -95,18 +88,8 @@ def test_parameters_that_are_refused(module, message):
         check_parameters(module)
 
 
-@pytest.mark.parametrize("module", [
-    Net(nn.Linear(4, 4), nn.Dropout(0.4), nn.GroupNorm(2, 4)),
-    Net(
-        nn.Unflatten(1, (2, 2)),
-        nn.Conv1d(2, 2, 1),
-        nn.ReLU(inplace=True),
-        nn.InstanceNorm1d(2),
-        nn.Flatten(),
-    ),
-    attention(0.3),
-])  # fmt: skip
-def test_modules_that_are_not_refused(module):
+def test_checks_accept_dropout_and_constant_buffers_and_leave_the_random_state_alone():
+    module = Net(nn.Linear(4, 4), nn.Dropout(0.4), nn.ReLU(inplace=True), nn.GroupNorm(2, 4))
     module.register_buffer("constant", torch.ones(1))
     state = torch.random.get_rng_state()
     check_parameters(module)
@@ -114,67 +97,53 @@ def test_modules_that_are_not_refused(module):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_module_that_cannot_be_differentiated():
-    """The gradient of its weight needs an input that was overwritten."""
-
-    def overwrites(x: Tensor, net: nn.Module) -> Tensor:
-        y = net.linear(x)
-        x += 1.0
-        return y
-
-    table = RecordTable(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64), num_canaries=1)
-    with pytest.raises(InputError, match="cannot be differentiated"):
-        ModulePath(after_linear(overwrites), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+def overwrites(x: Tensor, net: nn.Module) -> Tensor:
+    """The gradient of the weight needs an input that is overwritten here."""
+    y = net.linear(x)
+    x += 1.0
+    return y
 
 
-def test_gradients_that_cannot_be_checked():
-    """The backward pass is random, so no two gradients agree."""
+class HasRandomGradients(torch.autograd.Function):
+    """No two gradients agree."""
 
-    class Detaches(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * torch.rand(())
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.rand(())
 
-    table = RecordTable(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64), num_canaries=1)
-    module = after_linear(lambda x, _: Detaches.apply(x))
-    with pytest.raises(InputError, match="gradients of single records cannot be found"):
+
+def packed(net: nn.Module, x: Tensor) -> Tensor:
+    steps = nn.utils.rnn.pack_padded_sequence(x, [3] * len(x), batch_first=True)
+    return net.linear(net.gru(steps)[1][-1])
+
+
+@pytest.mark.parametrize(("module", "shape", "message"), [
+    (after_linear(overwrites), (4,), "cannot be differentiated"),
+    (after_linear(lambda x, _: HasRandomGradients.apply(x)), (4,),
+     "gradients of single records cannot be found"),
+    (Named(packed, gru=nn.GRU(4, 5), linear=nn.Linear(5, 3)), (6, 4),
+     "packed sequences mix the steps of all records: pad the records"),
+    (Named(lambda net, x: net.drop(x.mean(dim=1)) @ net.weight,
+           drop=nn.Dropout(0.2), weight=nn.Parameter(torch.ones(4, 3))), (6, 4),
+     "'drop' drops units in 'the module', whose gradients are only found as a whole"),
+    (nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), (4,), "takes logits"),
+])  # fmt: skip
+def test_modules_without_gradients_of_single_records_or_logits_are_refused(module, shape, message):
+    features = np.random.default_rng(0).normal(size=(6, *shape)).astype(np.float32)
+    table = table_of(Records(features, np.arange(6) % 3), [], torch.device("cpu"))
+    with pytest.raises(InputError, match=message):
         ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
-
-
-def test_packed_sequences_and_dropout_in_modules_of_one_unit_are_refused():
-    def packed(net: nn.Module, x: Tensor) -> Tensor:
-        steps = nn.utils.rnn.pack_padded_sequence(x, [3] * len(x), batch_first=True)
-        return net.head(net.gru(steps)[1][-1])
-
-    recurrent = Named(packed, gru=nn.GRU(4, 5), head=nn.Linear(5, 3))
-    whole = Named(
-        lambda net, x: net.drop(x.mean(dim=1)) @ net.weight,
-        drop=nn.Dropout(0.2), weight=nn.Parameter(torch.ones(4, 3)),
-    )  # fmt: skip
-    records = Records(np.random.default_rng(0).normal(size=(4, 6, 4)), np.arange(4) % 3)
-    table = table_of(records, [], torch.device("cpu"))
-    for module, message in (
-        (recurrent, "packed sequences mix the steps of all records: pad the records"),
-        (whole, "'drop' drops units in 'the module', whose gradients are only found as a whole"),
-    ):
-        with pytest.raises(InputError, match=message):
-            ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_softmax_before_cross_entropy_is_refused(classes):
-    layers = nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes)
-    features = torch.randn(2, 4)
+    layers, features = (nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes)), torch.randn(2, 4)
     with pytest.raises(InputError, match=r"probabilities .* takes logits .* remove the last one"):
         check_outputs(nn.Sequential(*layers, nn.Softmax(dim=1)), features, Loss.CROSS_ENTROPY)
-    table = table_of(Records(features.numpy(), [0, 1]), [], torch.device("cpu"))
-    whole = nn.Sequential(*layers, nn.Softmax(dim=1))
-    with pytest.raises(InputError, match="takes logits"):
-        ModulePath(whole, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
     # Logits, and logarithms of probabilities, which another softmax leaves as they are.
     for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.LogSoftmax(dim=1))):
         check_outputs(right, features, Loss.CROSS_ENTROPY)
@@ -201,16 +170,16 @@ def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
     for squashes in (nn.Sigmoid(), nn.Hardsigmoid()):
         with pytest.raises(InputError, match=r"between 0 and 1, .* remove what squashes"):
             check_outputs(nn.Sequential(*layers, squashes), features, loss)
-    small = nn.Linear(4, outputs)
-    nn.init.constant_(small.weight, 1e-2)
-    nn.init.constant_(small.bias, 0.5)
-    assert ((small(features) > 0) & (small(features) < 1)).all()
     # These could be taken for squashed: far from 0, their outputs here stay between 0 and 1.
-    tanh = nn.Sequential(copy.deepcopy(small), nn.Tanh())
-    saturated = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, outputs))
-    nn.init.constant_(saturated[2].weight, 1e-2)
-    nn.init.constant_(saturated[2].bias, 0.5)
-    overflowing = after_linear(lambda x, _: small(x).square().exp() - 1)
-    others = nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small, overflowing
-    for right in (*others, tanh, saturated):
+    small, saturated = nn.Linear(4, outputs), nn.Linear(3, outputs)
+    for layer in (small, saturated):
+        nn.init.constant_(layer.weight, 1e-2)
+        nn.init.constant_(layer.bias, 0.5)
+    assert ((small(features) > 0) & (small(features) < 1)).all()
+    for right in (
+        nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small,
+        after_linear(lambda x, _: small(x).square().exp() - 1),  # overflows
+        nn.Sequential(copy.deepcopy(small), nn.Tanh()),
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), saturated),
+    ):  # fmt: skip
         check_outputs(right, features, loss)
