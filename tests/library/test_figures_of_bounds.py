@@ -14,12 +14,11 @@ import yaml
 from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, below, legend, row, summary_of, titles, written_below
 
-from dpcanary.core.setting_fields import Shown
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.summary import AXES, NOT_VALID, SHOWN
+from dpcanary.experiment.summary import AXES, NOT_VALID
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
@@ -41,6 +40,11 @@ def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]
         if line.get_color() == (colour or canary_colour(canary))
         and line.get_marker() not in ("", ".", "None", "_", "|")
     ]
+
+
+def _bars(axes) -> list[float]:
+    segments = axes.containers[0].lines[2][0].get_segments()
+    return [segment[1, 1] - segment[0, 1] for segment in segments]
 
 
 def _epsilons(figure) -> list:
@@ -86,18 +90,22 @@ def _slots() -> pd.DataFrame:
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + 5 * summary["slot"] ** 2)
 
 
+_MEAN = "mean ± 2 standard errors of 3 repeats"
+_OF_SEEDS = "standard errors over 3 canaries of 2 repeats each"
+
+
 @pytest.mark.parametrize(
-    ("summary", "axis", "unit", "num_repeats", "num_points"),
+    ("summary", "axis", "unit", "num_points", "words"),
     [
-        (summary_of(), "step", "repeat", 3, 12),
-        (_slots(), "step", "repeat", 3, 12),  # are averaged before repeats
-        (summary_of(axis=RUNS), "num_runs", "repeat", 3, 12),
-        (_seeds(1, 2, 4), "step", "seed", 3, 3),
-        (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 6, 3),
-        *((summary_of(axis={one: [0.5, 2.0, 8.0]}), one, "repeat", 3, 12) for one in AXES),
+        (summary_of(), "step", "repeat", 12, _MEAN),
+        (_slots(), "step", "repeat", 12, _MEAN),  # are averaged before repeats
+        (summary_of(axis=RUNS), "num_runs", "repeat", 12, _MEAN),
+        (_seeds(1, 2, 4), "step", "seed", 3, f"{_MEAN}, each with a canary of its own"),
+        (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 3, _OF_SEEDS),
+        *((summary_of(axis={x: [0.5, 2.0, 8.0]}), x, "repeat", 12, _MEAN) for x in AXES),
     ],
 )
-def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repeats, num_points):
+def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_points, words):
     """By a loop. Repeats of one audit share its canary, so the error is that over canaries.
 
     By a setting, points are those of the last step, and so is what is accounted.
@@ -111,22 +119,17 @@ def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repe
         for key in dict.fromkeys(("canary", "sample_rate", "step", axis)):
             here = here[here[key] == getattr(point, key)]
         means = [mean(rows["epsilon_lower"]) for _, rows in here.groupby(unit)]
-        assert point.num_repeats == num_repeats
+        assert point.num_repeats == len(here[["seed", "repeat"]].drop_duplicates())
         assert point.epsilon == pytest.approx(mean(means))
         assert point.error_bar == pytest.approx(2 * stdev(means) / len(means) ** 0.5)
-    said = {
-        ("seed", 3): "mean ± 2 standard errors of 3 repeats, each with a canary of its own",
-        ("seed", 6): "standard errors over 3 canaries of 2 repeats each",
-        ("repeat", 3): "mean ± 2 standard errors of 3 repeats",
-    }
-    assert said[unit, num_repeats] in below(figure)
+    assert words in below(figure)
     if axis in AXES:
         assert set(table["step"]) == {500}
         curve = table[table["series"] == "accounted_substitute"]
         assert curve[[axis, "epsilon"]].to_numpy().tolist() == 2 * [[x, 10.0] for x in (0.5, 2, 8)]
 
 
-def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
+def test_bars_and_accounted_curves_are_those_of_the_table():
     figure, table = draw_bounds_figure(summary_of(), axis="step")
     for name, value in ACCOUNTED.items():
         curve = table[(table["series"] == f"accounted_{name}") & (table["sample_rate"] == 1.0)]
@@ -134,28 +137,24 @@ def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
         assert curve["epsilon"].tolist() == pytest.approx([0.2 * value, 0.6 * value, value])
     axes = next(axes for axes in figure.axes if axes.get_title() == "q = 0.25, σ = 5.574")  # noqa: RUF001
     where = {"sample_rate": 0.25, "canary": "gradient"}
-    (drawn,) = _drawn(axes)
-    assert drawn.tolist() == _audited(table, "step", "epsilon", **where)
-    bars = axes.containers[0].lines[2][0].get_segments()
-    heights = [segment[1, 1] - segment[0, 1] for segment in bars]
-    assert heights == pytest.approx([2 * bar for [bar] in _audited(table, "error_bar", **where)])
+    assert _drawn(axes)[0].tolist() == _audited(table, "step", "epsilon", **where)
+    assert _bars(axes) == pytest.approx([2 * x for [x] in _audited(table, "error_bar", **where)])
     # One repeat of one audit has none.
     assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
-def test_an_axis_of_noise_has_labels_also_in_a_small_range():
-    for noise, labels in (
-        ([0.8, 1.0, 1.5], ["0.8", "1", "1.5"]),
-        ([1.23456, 2.0], ["1.23", "2"]),
-        ([1.0, 7.0, 20.0], ["1", "2", "5", "10", "20"]),
-    ):
-        settings = [(0.25, one) for one in noise]
-        figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
-        figure.canvas.draw()
-        for axes in (axes for axes in figure.axes if axes.get_title()):
-            low, high = axes.get_xlim()
-            ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
-            assert [one.get_text() for one in ticks] == labels
+@pytest.mark.parametrize(
+    ("noise", "labels"),
+    [([0.8, 1, 1.5], "0.8 1 1.5"), ([1.23456, 2], "1.23 2"), ([1, 7, 20], "1 2 5 10 20")],
+)
+def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
+    summary = summary_of(settings=[(0.25, float(sigma)) for sigma in noise])
+    figure, _ = draw_bounds_figure(summary, axis="noise_multiplier")
+    figure.canvas.draw()
+    for axes in (axes for axes in figure.axes if axes.get_title()):
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticklabels() if low < tick.get_position()[0] < high]
+        assert [tick.get_text() for tick in ticks] == labels.split()
 
 
 def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
@@ -169,8 +168,7 @@ def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
             where = {"sample_rate": rate, "canary": "gradient"}
             [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
             assert drawn[0, 1] == pytest.approx(epsilon / limit)
-            [segment] = axes.containers[0].lines[2][0].get_segments()
-            assert segment[1, 1] - segment[0, 1] == pytest.approx(2 * bar / limit)
+            assert _bars(axes) == pytest.approx([2 * bar / limit])
 
 
 def test_points_and_bars_beyond_what_is_accounted_are_explained():
@@ -250,26 +248,20 @@ def _price(summary: pd.DataFrame) -> list[str]:
     return re.findall(r"[^.]*: not valid, and .* on average\.", figure.get_label())
 
 
+_IN_SAMPLE = "Best threshold on the same scores (the rule of most papers)"
+
+
 @pytest.mark.parametrize(
     ("more", "rule", "sentence"),
     [
-        (
-            0.5,
-            "in_sample",
-            "Best threshold on the same scores (the rule of most papers): {} 0.50 higher",
-        ),
-        (-0.12, "mine", "Mine rule: {} 0.12 lower"),
-        (
-            0.006,
-            "in_sample",
-            "Best threshold on the same scores (the rule of most papers): {} 0.01 higher",
-        ),
-        (0.004, "mine", "Mine rule: {} the same to within 0.01"),
+        (0.5, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.50 higher"),
+        (-0.12, "mine", "Mine rule: not valid, and 0.12 lower"),
+        (0.006, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.01 higher"),
+        (0.004, "mine", "Mine rule: not valid, and the same to within 0.01"),
     ],
 )
 def test_the_caption_says_how_far_the_rule_that_is_not_valid_is(more, rule, sentence):
-    expected = sentence.format("not valid, and")
-    assert _price(pd.concat(_two_rules(more, rule))) == [f"{expected} on average."]
+    assert _price(pd.concat(_two_rules(more, rule))) == [f"{sentence} on average."]
 
 
 def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
@@ -317,21 +309,22 @@ def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
     )
     marked = f"{NOT_VALID}: the bounds of a."
     figure, _ = draw_bounds_figure(summary, axis="step", note=marked)
-    assert below(figure).startswith(
-        f"{marked} Lower bounds: simultaneous rule, GDP conversion, R ="
-    )
+    words = "Lower bounds: simultaneous rule, GDP conversion, R ="
+    assert below(figure).startswith(f"{marked} {words}")
     assert "audited ε (NOT valid, see the note):" in legend(figure)
+
+
+_RATE = "in the false negative rate"
 
 
 @pytest.mark.parametrize(
     ("distances", "stated"),
     [
         ([float("nan"), 0.0], ""),
-        ([0.0, 0.0041], "0.0041 in the false negative rate."),
-        ([0.0, 0.00412], "0.0042 in the false negative rate."),  # rounded up
-        ([0.012, 0.004], "0.012 in the false negative rate."),
-        ([0.0, 0.00025], "2.5·10⁻⁴ in the false negative rate."),
-        ([float("nan"), 0.03], "0.03 in the false negative rate, where this is known."),
+        ([0.0, 0.00412], f"0.0042 {_RATE}."),  # rounded up
+        ([0.012, 0.004], f"0.012 {_RATE}."),
+        ([0.0, 0.00025], f"2.5·10⁻⁴ {_RATE}."),
+        ([float("nan"), 0.03], f"0.03 {_RATE}, where this is known."),
     ],
 )
 def test_the_caption_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, stated):
@@ -394,19 +387,14 @@ def test_values_of_zero_stay_visible():
     assert figure.axes[0].get_yscale() == "linear"
 
 
-def test_noise_may_follow_the_number_of_steps_alone():
-    steps = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
-    steps["noise_multiplier"] *= (steps["num_steps"] / 500) ** 0.5
-    _, table = draw_bounds_figure(steps, axis="num_steps")
+STEPS = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
+STEPS["noise_multiplier"] *= (STEPS["num_steps"] / 500) ** 0.5
+
+
+def test_noise_may_follow_the_number_of_steps():
+    """And no other setting: the table of refusals has them."""
+    _, table = draw_bounds_figure(STEPS, axis="num_steps")
     assert table["noise_multiplier"].nunique() == 4
-    other = steps[(steps["num_steps"] == 125) & (steps["canary"] == "natural")]
-    mixed = pd.concat([steps.drop(other.index), other.assign(noise_multiplier=1.0)])
-    with pytest.raises(InputError, match="num_steps125 differ in noise_multiplier"):
-        draw_bounds_figure(mixed, axis="num_steps")
-    norms = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, conversions=["gdp"])
-    norms["noise_multiplier"] *= norms["max_grad_norm"]
-    with pytest.raises(InputError, match=r"differ in noise_multiplier \(5.574 and 11.148\)"):
-        draw_bounds_figure(norms, axis="max_grad_norm")
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "max_grad_norm"])
@@ -451,9 +439,6 @@ def test_by_runs_markers_tell_joint_bounds_from_others():
     faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
     assert faces["alone"] == "white" != faces["jointly with those of its curve"]
     assert faces["gradient"] == blue
-    drawn = np.vstack(_drawn(figure.axes[0])).tolist()
-    points = _audited(table, "num_runs", "epsilon", canary="gradient", sample_rate=1.0)
-    assert sorted(drawn) == sorted(points)
     both = pd.concat([_with_looks(), _with_looks(100, 500, 2000)])
     figure, table = draw_bounds_figure(both, axis="num_runs")
     assert len(_drawn(figure.axes[0])) == 2
@@ -474,9 +459,10 @@ def test_scores_of_one_canary_have_lines_of_their_own():
     assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
 
 
-@pytest.mark.parametrize(
-    ("adjacency", "name"), [("add_remove", "add/remove"), ("zero_out", "zero-out")]
-)
+NAMES = [("add_remove", "add/remove"), ("zero_out", "zero-out")]
+
+
+@pytest.mark.parametrize(("adjacency", "name"), NAMES)
 def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency, name):
     figure, table = draw_bounds_figure(_fixed(adjacency=adjacency), axis="step")
     assert {*table["series"]} == {"audited", "accounted_add_remove", "audited_in_sample"}
@@ -510,16 +496,6 @@ def test_panels_show_the_settings_that_are_named():
     assert {*table["model"]} == {"resnet18", "convnet"}
     shared = "All audits: known batches of 128, σ = 4, C = 2, learning rate 0.01"  # noqa: RUF001
     assert shared in figure.get_label()
-
-
-def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch):
-    monkeypatch.setitem(SHOWN, "momentum", Shown("momentum {:g}", panel=True))
-    summary = summary_of(settings=[(1.0, 2.0)], axis={"momentum": [0.5, 0.9]})
-    figure, table = draw_bounds_figure(summary, axis="step", panels=["momentum"])
-    assert titles(figure) == ["momentum 0.5", "momentum 0.9"]
-    assert {*table["momentum"]} == {0.5, 0.9}
-    with pytest.raises(InputError, match=r"differ in momentum \(0.5 and 0.9\)"):
-        draw_bounds_figure(summary, axis="step")
 
 
 def test_variants_of_a_canary_are_lines_of_their_own():
@@ -560,6 +536,9 @@ def _mixed(column: str, value: object) -> pd.DataFrame:
 
 STEP = {"axis": "step"}
 NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
+OF_NORM = NORMS.assign(noise_multiplier=NORMS["noise_multiplier"] * NORMS["max_grad_norm"])
+SHORT = (STEPS["num_steps"] == 125) & (STEPS["canary"] == "natural")
+OTHER_NOISE = STEPS.assign(noise_multiplier=STEPS["noise_multiplier"].mask(SHORT, 1.0))
 RUNS_TWICE = summary_of(axis={"num_runs": [100, 200]}, rules=["split"])
 TWICE = pd.concat([NORMS, NORMS.query("max_grad_norm == 1").assign(audit="other")])
 FEWER = pd.concat([RUNS_TWICE, RUNS_TWICE.query("num_runs == 100").assign(audit="other")])
@@ -581,6 +560,8 @@ REFUSED = [
     (summary_of().iloc[:0], STEP, "the summary has no row to show"),
     (summary_of(), {"axis": "num_step"}, "unknown axis 'num_step': did you mean 'num_steps'"),
     (NORMS, {"axis": "num_steps"}, r"differ in max_grad_norm \(1 and 2\)"),
+    (OTHER_NOISE, {"axis": "num_steps"}, "num_steps125 differ in noise_multiplier"),
+    (OF_NORM, {"axis": "max_grad_norm"}, r"differ in noise_multiplier \(5.574 and 11.148\)"),
     (TWICE, {"axis": "max_grad_norm"}, "canary, score, sample rate and max_grad_norm, by which"),
     (FEWER, {"axis": "num_runs"}, "same canary, score, sample rate and noise, by which"),
     (pd.concat(PERIODS), STEP, r"canary_period \(1 and 5\).* it in panels or l"),
