@@ -36,20 +36,20 @@ def one(epsilon: float, **changes: object) -> dict[str, object]:
     return row(**base, epsilon_lower=epsilon, assumption="independence; a curve")
 
 
-@pytest.mark.parametrize(("measures", "text", "warns"), [
-    ({"test_accuracy": 0.8315}, "Test accuracy 83.2%.", False),
-    ({"test_accuracy": 0.971, "baseline_accuracy": 0.96},
-     "Test accuracy 97.1% (predicting the most frequent class: 96.0%).", False),
-    ({"test_accuracy": 0.96, "baseline_accuracy": 0.96}, "class: 96.0%). WARNING: the mod", True),
-    ({"test_r2": 0.43}, "R^2 on test records 0.43 (predicting the mean: 0).", False),
-    ({"test_r2": -0.2}, "R^2 on test records -0.20 (predicting the mean: 0). WARN", True),
-    ({}, "", False),
+@pytest.mark.parametrize(("accuracy", "baseline", "r2", "text", "warns"), [
+    (0.8315, None, None, "Test accuracy 83.2%.", False),
+    (0.971, 0.96, None, "Test accuracy 97.1% (predicting the most frequent class: 96.0%).", False),
+    (0.96, 0.96, None, "class: 96.0%). WARNING: the mod", True),
+    (None, None, 0.43, "R^2 on test records 0.43 (predicting the mean: 0).", False),
+    (None, None, -0.2, "R^2 on test records -0.20 (predicting the mean: 0). WARN", True),
+    (None, None, None, "", False),
 ])  # fmt: skip
-def test_what_models_have_learnt_is_said_beside_a_constant(measures, text, warns):
-    found = learnt_in_words(measures)
-    assert found.startswith(text) or text in found
-    assert ("have learnt nothing" in found) is warns
-    assert warns or found == text
+def test_what_models_have_learnt_is_said_beside_a_constant(accuracy, baseline, r2, text, warns):
+    measures = {"test_accuracy": accuracy, "baseline_accuracy": baseline, "test_r2": r2}
+    said = learnt_in_words({key: value for key, value in measures.items() if value is not None})
+    assert text in said
+    assert ("have learnt nothing" in said) is warns
+    assert warns or said == text
 
 
 def test_bounds_are_averaged_and_none_is_picked():
@@ -124,10 +124,8 @@ def test_a_summary_in_words():
 
 def test_what_may_be_stated_comes_first():
     """Of the first bound, whatever its size; of a mean of several, nothing."""
-    first, largest = (
-        one(5.009, delta=1e-6, significance=0.01),
-        one(9.0, audit="b", canary="natural"),
-    )
+    first = one(5.009, delta=1e-6, significance=0.01)
+    largest = one(9.0, audit="b", canary="natural")
     sentence = (
         "You may state: epsilon is at least 5.00 for the training of gradient-1.0-2.0 under"
         " substitute adjacency at delta 1e-06, with 99 % confidence, if independence, and if a"
@@ -136,9 +134,7 @@ def test_what_may_be_stated_comes_first():
     assert stated(results_table(pd.DataFrame([first]))) == sentence
     several = results_table(pd.DataFrame([first, largest]))
     assert stated(several).startswith(f"{sentence} The same may be stated of any other one")
-    assert results_lines(several, Path("x"))[0].startswith(
-        "You may state: epsilon is at least 5.00"
-    )
+    assert results_lines(several, Path("x"))[0].startswith(sentence[:50])
     mean = results_table(pd.DataFrame([one(5.0, repeat=0), one(6.0, repeat=1)]))
     assert "none of them may be stated" in stated(mean)
     zero = results_table(pd.DataFrame([one(0.0)]))
@@ -154,12 +150,11 @@ def test_each_rule_has_a_row_by_its_first_conversion():
         one(8.0, audit="b", conversion="subsampled_gaussian"),
     ]
     table = results_table(pd.DataFrame(rows))
-    shown = table[["rule", "conversion", "shown"]].to_numpy().tolist()
-    assert sorted(shown) == [
-        ["simultaneous", "gdp", 3.0],
-        ["simultaneous", "subsampled_gaussian", 8.0],
-        ["steinke", "direct", 2.0],
-    ]
+    shown = table.set_index(["rule", "conversion"])["shown"].to_dict()
+    assert shown == {
+        **{("simultaneous", "gdp"): 3.0, ("simultaneous", "subsampled_gaussian"): 8.0},
+        **{("steinke", "direct"): 2.0},
+    }
 
 
 def written(folder: Path) -> Path:
@@ -240,14 +235,12 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
     old = logs / "estimate/old.log"
     old.write_text("error: of an earlier run\n")
     os.utime(old, (1000, 1000))
-    assert failures(logs, since=2000) == [
-        "train_shard/mine/00003: run 7 diverged: lower learning_rate"
-    ]
+    why = "train_shard/mine/00003: run 7 diverged: lower learning_rate"
+    assert failures(logs, since=2000) == [why]
     print_failure(logs)
     text = capsys.readouterr().err
     assert "What went wrong:" in text
     assert "run 7 diverged" in text
-    assert "an earlier run" not in text
     assert "The same command goes on from here" in text
 
 
