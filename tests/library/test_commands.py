@@ -28,7 +28,7 @@ from dpcanary.estimation import estimate_epsilon_from_ranks
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.scoring.world_scores import read_world_scores
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 TRAINING = ["--sample-rate", "0.25", "--num-steps", "50", "--delta", "1e-5"]
 NOISE = ["--noise-multiplier", "1.7"]
 SHUFFLED = ["--sampling", "shuffled", "--delta", "1e-6"]
@@ -59,7 +59,6 @@ def scores_of(mu: float, count: int, seed: int = 1) -> tuple[np.ndarray, np.ndar
 
 
 def saved(folder: Path, name: str = "scores.csv", **columns: Any) -> str:
-    """A table in a file; the other files of arrays have them by name."""
     path = folder / name
     if path.suffix == ".npz":
         np.savez(path, **columns)
@@ -71,30 +70,26 @@ def saved(folder: Path, name: str = "scores.csv", **columns: Any) -> str:
 
 
 def written(folder: Path, mu: float = 2.0, count: int = 500, sign: int = 1) -> str:
-    """A table of scores in a file."""
     scores = sign * np.concatenate(scores_of(mu, count))
     return saved(folder, score=scores, world=np.repeat([0, 1], count))
 
 
-def documented() -> list[tuple[str, str]]:
-    found = []
-    # Those of the tutorial build on one another: tests/workflow/test_documented_commands.py.
-    pages = [path for path in DOCS.glob("*.md") if path.name != "tutorial.md"]
-    for path in [*pages, DOCS.parent / "README.md"]:
-        for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.DOTALL):
-            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-                command, output = part.split("\n", 1)
-                found.append((command, output))
-    assert len(found) >= 4
-    return found
+# Those of the tutorial build on one another: tests/workflow/test_documented_commands.py.
+PAGES = [path for path in ROOT.glob("docs/*.md") if path.name != "tutorial.md"]
+DOCUMENTED = [
+    tuple(part.split("\n", 1))
+    for path in [*PAGES, ROOT / "README.md"]
+    for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.DOTALL)
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+]
 
 
-@pytest.mark.parametrize(("command", "output"), documented())
+@pytest.mark.parametrize(("command", "output"), DOCUMENTED)
 def test_documented_commands_print_what_the_documents_say(command, output, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path)
     name, *arguments = shlex.split(command)
-    assert name == "dpcanary"
+    assert (name, len(DOCUMENTED) >= 4) == ("dpcanary", True)
     text = printed(*arguments)
     assert max(map(len, text.splitlines())) <= 80
     assert text == output
@@ -288,16 +283,6 @@ def test_hints_where_the_bound_is_0(tmp_path):
         assert hint in content["hint"] if hint else content["hint"] == ""
 
 
-def test_plots_of_scores(tmp_path):
-    asked = ["estimate", written(tmp_path, count=50), "--delta", "1e-5", "--plot"]
-    for name, start in (("plot.png", b"\x89PNG"), ("plot.pdf", b"%PDF")):
-        printed(*asked, str(tmp_path / name))
-        assert (tmp_path / name).read_bytes().startswith(start)
-    with pytest.raises(InputError, match=r"figures are \.png or \.pdf files"):
-        printed(*asked, str(tmp_path / "plot.gif"))
-    assert not (tmp_path / "plot.gif").exists()
-
-
 FIRST, SECOND = scores_of(1.7, 90, seed=3)
 SECOND = SECOND[:80]
 JOINED, IS_FIRST = np.r_[FIRST, SECOND], np.repeat([True, False], [90, 80])
@@ -336,12 +321,9 @@ def two_files(folder: Path, first: np.ndarray, second: np.ndarray) -> list[str]:
     return [str(folder / "first.npy"), str(folder / "second.npy")]
 
 
-def json_of(content: Any) -> Callable[[Path], list[str]]:
-    def write(folder: Path) -> list[str]:
-        (folder / "a.json").write_text(json.dumps(content))
-        return [str(folder / "a.json")]
-
-    return write
+def json_of(folder: Path, content: Any) -> list[str]:
+    (folder / "a.json").write_text(json.dumps(content))
+    return [str(folder / "a.json")]
 
 
 def table(name: str, world: str, values: np.ndarray, *options: str) -> Callable[..., list[str]]:
@@ -361,9 +343,9 @@ OTHER_TOOLS: dict[str, Callable[[Path], list[str]]] = {
     "others": two_arrays("members", "others"),
     "a column": table("a.csv", "is_member", 1 * IS_FIRST),
     "truth values": table("a.csv", "keep", IS_FIRST),
-    "lists": json_of({"out": SECOND.tolist(), "in": FIRST.tolist()}),
-    "objects": json_of(
-        [{"score": s, "member": bool(m)} for s, m in zip(JOINED, IS_FIRST, strict=True)]
+    "lists": lambda folder: json_of(folder, {"out": SECOND.tolist(), "in": FIRST.tolist()}),
+    "objects": lambda folder: json_of(
+        folder, pd.DataFrame({"score": JOINED, "member": IS_FIRST}).to_dict("records")
     ),
 }
 # Nothing says that these are members.
@@ -481,15 +463,18 @@ def test_files_that_are_no_scores_are_refused(name, content, message, tmp_path):
     assert content is None or str(refusal.value).startswith(str(path))
 
 
-def test_errors_of_files_and_rules_reach_the_command(tmp_path):
+def test_files_that_a_command_reads_and_writes(tmp_path):
     asked = ["estimate", str(tmp_path / "a.csv"), "--delta", "1e-5"]
     with pytest.raises(InputError, match="does not exist"):
         printed(*asked)
     said = refused(*asked, "--rule", "fixed")
     assert "call dpcanary.estimate_epsilon(..., threshold=...)" in said
-
-
-def test_the_folder_of_a_new_study_is_quoted(tmp_path):
+    asked[1] = written(tmp_path, count=50)
+    printed(*asked, "--plot", str(tmp_path / "plot.pdf"))  # a .png is documented
+    assert (tmp_path / "plot.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(InputError, match=r"figures are \.png or \.pdf files"):
+        printed(*asked, "--plot", str(tmp_path / "plot.gif"))
+    assert not (tmp_path / "plot.gif").exists()
     folder = tmp_path / "my study"
     assert f"cd '{folder}' && dpcanary run config.yaml" in printed("init", str(folder))
 
@@ -566,11 +551,9 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     assert found["num_pilot"] == 200
     known = {"exceed": 3.5, "delta": 1e-6, "power": 0.8, "significance": 0.01}
     assert asked == [known | {"mechanism": one} for one in found["mu"]]
-    # A target that the attack cannot show is not simulated.
-    options[3] = "1000"
+    options[3] = "1000"  # which the attack cannot show, and which is not simulated
     assert as_json("plan", *options)["runs"] == [None] * 3
-    assert len(asked) == 3
-    assert printed("plan", *options).count("none is enough") == 3
+    assert printed("plan", *options).count("none is enough") == 3 == len(asked)
     assert "--from: give --exceed and --delta" in refused("plan", *options[:2])
 
 
@@ -619,28 +602,22 @@ def test_errors_are_one_line_and_an_exit_status():
     assert printed("--version").startswith("dpcanary 0.")
 
 
-def subcommands() -> list[list[str]]:
-    """The command itself, and all others with their own ones."""
-    found: list[list[str]] = [[]]
-    for name, command in typer.main.get_command(app).commands.items():
-        found.append([name])
-        found += [[name, other] for other in getattr(command, "commands", {})]
-    return found
+COMMANDS = typer.main.get_command(app).commands
+COMMANDS |= {
+    f"{name} {other}": command
+    for name, group in COMMANDS.items()
+    for other, command in getattr(group, "commands", {}).items()
+}
 
 
-@pytest.mark.parametrize("names", subcommands(), ids=lambda names: " ".join(names) or "dpcanary")
-def test_help_fits_80_columns_and_divides_no_example(names, monkeypatch):
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_fits_80_columns_and_divides_no_example(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
-    lines = printed(*names, "--help").splitlines()
+    lines = printed(*name.split(), "--help").splitlines()
     assert max(map(len, lines)) <= 80
-    command = typer.main.get_command(app)
-    for name in names:
-        command = command.commands[name]
-    _, _, examples = (command.help or "").partition("\b\n")
-    shown = {line.strip() for line in lines}
-    for line in examples.splitlines():
-        assert line.strip() in shown
+    examples = (COMMANDS[name].help or "").partition("\b\n")[2] if name else ""
+    assert {line.strip() for line in examples.splitlines()} <= {line.strip() for line in lines}
 
 
 def test_a_message_names_the_option_that_was_typed():

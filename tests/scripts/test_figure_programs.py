@@ -37,11 +37,11 @@ _NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
 
 def _summary() -> pd.DataFrame:
     """With a name of a sweep, and a hash, that look like numbers."""
-    names = {"audit": "fig-gradient", "sweep": "2024", "configuration": "1e5"}
-    names |= {"assumption": "the curve is Gaussian"}
-    estimated = {"steps": (250, 500), "rules": ["simultaneous"], "conversions": ["gdp"]}
-    design = {"settings": [(0.25, 5.574)], "canaries": ["gradient"], "num_repeats": 2}
-    rows = summary_of(**design, **estimated, **names)
+    rows = summary_of(
+        settings=[(0.25, 5.574)], canaries=["gradient"], num_repeats=2, steps=(250, 500),
+        rules=["simultaneous"], conversions=["gdp"], audit="fig-gradient", sweep="2024",
+        configuration="1e5", assumption="the curve is Gaussian",
+    )  # fmt: skip
     bounds = {"epsilon_lower": 0.01 * rows["step"] + rows["repeat"]}
     return rows.assign(**bounds, mu_lower=0.002 * rows["step"] + 0.5 * rows["repeat"])
 
@@ -100,6 +100,11 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
     assert [*of_step] == [250, 500]
     for index, norms_of_step in enumerate(of_step.values()):
         np.testing.assert_array_equal(norms_of_step, LOSSES[..., index].ravel())
+    gaps = _read("gaps", scores=files["losses"])  # of slots that are out minus those that are in
+    assert gaps[["repeat", "step"]].to_numpy().tolist() == [[0, 250], [0, 500], [1, 250], [1, 500]]
+    for gap, (repeat, step) in zip(gaps["loss_gap"], np.ndindex(2, 2), strict=True):
+        of_step, is_out = LOSSES[repeat, ..., step], WORLD[repeat] == 1
+        assert gap == pytest.approx(of_step[is_out].mean() - of_step[~is_out].mean())
     ratios = _read("ratios", ratios=files["ratios"])["ratio"]
     assert ratios.tolist() == pytest.approx([9.992 / 4.375, 2.152], 1e-3)
     known = {name: files[name] for name in FILES if name != "ratios"}
@@ -115,14 +120,6 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
         for adjacency, mu in (("substitute", 2.0), ("add_remove", 1.0)):
             shown = profile[adjacency]
             assert shown.epsilon[9] == pytest.approx(gdp_epsilon(mu=mu, delta=shown.delta[9]))
-
-
-def test_loss_gaps_are_of_slots_that_are_out_minus_those_that_are_in(files: Files) -> None:
-    gaps = _read("gaps", scores=files["losses"])
-    assert gaps[["repeat", "step"]].to_numpy().tolist() == [[0, 250], [0, 500], [1, 250], [1, 500]]
-    for gap, (repeat, step) in zip(gaps["loss_gap"], np.ndindex(2, 2), strict=True):
-        of_step, is_out = LOSSES[repeat, ..., step], WORLD[repeat] == 1
-        assert gap == pytest.approx(of_step[is_out].mean() - of_step[~is_out].mean())
 
 
 @pytest.mark.parametrize(
