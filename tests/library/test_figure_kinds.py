@@ -92,14 +92,11 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
     assert arguments == {*entry.inputs, "note", *axis} | ({*entry.keys} - by_file)
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [
-        pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
-        for kind, of_kind in EXAMPLES.items()
-        for number in range(len(of_kind))
-    ],
-)
+@pytest.mark.parametrize(("kind", "number"), [
+    pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
+    for kind, of_kind in EXAMPLES.items()
+    for number in range(len(of_kind))
+])  # fmt: skip
 def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_leaves_it(
     kind, number
 ):

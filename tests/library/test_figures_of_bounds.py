@@ -94,17 +94,14 @@ _MEAN = "mean ± 2 standard errors of 3 repeats"
 _OF_SEEDS = "standard errors over 3 canaries of 2 repeats each"
 
 
-@pytest.mark.parametrize(
-    ("summary", "axis", "unit", "num_points", "words"),
-    [
-        (summary_of(), "step", "repeat", 12, _MEAN),
-        (_slots(), "step", "repeat", 12, _MEAN),  # are averaged before repeats
-        (summary_of(axis=RUNS), "num_runs", "repeat", 12, _MEAN),
-        (_seeds(1, 2, 4), "step", "seed", 3, f"{_MEAN}, each with a canary of its own"),
-        (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 3, _OF_SEEDS),
-        *((summary_of(axis={x: [0.5, 2.0, 8.0]}), x, "repeat", 12, _MEAN) for x in AXES),
-    ],
-)
+@pytest.mark.parametrize(("summary", "axis", "unit", "num_points", "words"), [
+    (summary_of(), "step", "repeat", 12, _MEAN),
+    (_slots(), "step", "repeat", 12, _MEAN),  # are averaged before repeats
+    (summary_of(axis=RUNS), "num_runs", "repeat", 12, _MEAN),
+    (_seeds(1, 2, 4), "step", "seed", 3, f"{_MEAN}, each with a canary of its own"),
+    (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 3, _OF_SEEDS),
+    *((summary_of(axis={x: [0.5, 2.0, 8.0]}), x, "repeat", 12, _MEAN) for x in AXES),
+])  # fmt: skip
 def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_points, words):
     """By a loop. Repeats of one audit share its canary, so the error is that over canaries.
 
@@ -172,16 +169,17 @@ def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
 
 
 def test_points_and_bars_beyond_what_is_accounted_are_explained():
-    below_all, others = summary_of(rules=["split"], steps=[500]), "error of a mean"
-    below_all["epsilon_lower"] = 5.0 + 0.1 * below_all["repeat"]
-    said = []
-    for more in (0.0, 4.7, 5.2):
-        summary = below_all.assign(epsilon_lower=below_all["epsilon_lower"] + more)
-        note = below(draw_bounds_figure(summary, axis="step")[0])
-        said.append((others in note, "4 of 4 points exceed the accounted ε" in note))
-    assert said == [(False, False), (False, False), (False, True)]
-    below_all["epsilon_lower"] = 9.0 + below_all["repeat"] * 0.9  # mean 9.9
-    assert others in below(draw_bounds_figure(below_all, axis="step")[0])
+    summary, others = summary_of(rules=["split"], steps=[500]), "error of a mean"
+    for least, per_repeat, is_bar_beyond, is_point_beyond in (
+        (5.0, 0.1, False, False),
+        (9.7, 0.1, False, False),
+        (10.2, 0.1, False, True),
+        (9.0, 0.9, True, False),  # mean 9.9
+    ):
+        bounds = least + per_repeat * summary["repeat"]
+        note = below(draw_bounds_figure(summary.assign(epsilon_lower=bounds), axis="step")[0])
+        assert (others in note) is is_bar_beyond
+        assert ("4 of 4 points exceed the accounted ε" in note) is is_point_beyond
 
 
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
@@ -198,35 +196,33 @@ def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy
 
 def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     for value in (3.0, np.nan):
-        figure, table = draw_bounds_figure(
-            summary_of(epsilon_heuristic=value), axis="step", heuristic=True
-        )
+        summary = summary_of(epsilon_heuristic=value)
+        figure, table = draw_bounds_figure(summary, axis="step", heuristic=True)
         is_known = value == 3.0
         assert ("not a bound:" in legend(figure)) is is_known
         assert ("The heuristic is not known here" in written_below(figure)) is not is_known
         assert (table[table["series"] == "heuristic"]["epsilon"] == 3.0).all() == is_known
-    assert not (draw_bounds_figure(summary_of(), axis="step")[1]["series"] == "heuristic").any()
+    assert "heuristic" not in {*draw_bounds_figure(summary_of(), axis="step")[1]["series"]}
 
 
-@pytest.mark.parametrize(
-    ("rules", "shown"),
-    [
-        (["simultaneous", "split"], {"simultaneous"}),
-        (["split", "simultaneous"], {"split"}),
-        (["in_sample", "split", "simultaneous"], {"split", "in_sample"}),
-        (["in_sample"], {"in_sample"}),
-    ],
-)
+@pytest.mark.parametrize(("rules", "shown"), [
+    (["simultaneous", "split"], {"simultaneous"}),
+    (["split", "simultaneous"], {"split"}),
+    (["in_sample", "split", "simultaneous"], {"split", "in_sample"}),
+    (["in_sample"], {"in_sample"}),
+])  # fmt: skip
 def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
     figure, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
-    only_invalid = len(rules) == 1
-    assert ("audited ε (NOT valid, see the note):" in legend(figure)) is only_invalid
-    assert ("audited ε (lower bound):" in legend(figure)) is not only_invalid
     assert _drawn(figure.axes[0])
     named = "best threshold on the same scores (the rule of most papers), GDP conversion, NOT valid"
-    assert (named in below(figure)) is only_invalid
-    assert ("confidence" in below(figure)) is not only_invalid
+    for words, where, of_valid in (
+        ("audited ε (NOT valid, see the note):", legend(figure), False),
+        ("audited ε (lower bound):", legend(figure), True),
+        (named, below(figure), False),
+        ("confidence", below(figure), True),
+    ):
+        assert (words in where) is (of_valid == (len(rules) > 1))
     assert "in_sample" not in below(figure)
     is_in_sample = table["threshold_rule"] == "in_sample"
     assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
@@ -251,15 +247,12 @@ def _price(summary: pd.DataFrame) -> list[str]:
 _IN_SAMPLE = "Best threshold on the same scores (the rule of most papers)"
 
 
-@pytest.mark.parametrize(
-    ("more", "rule", "sentence"),
-    [
-        (0.5, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.50 higher"),
-        (-0.12, "mine", "Mine rule: not valid, and 0.12 lower"),
-        (0.006, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.01 higher"),
-        (0.004, "mine", "Mine rule: not valid, and the same to within 0.01"),
-    ],
-)
+@pytest.mark.parametrize(("more", "rule", "sentence"), [
+    (0.5, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.50 higher"),
+    (-0.12, "mine", "Mine rule: not valid, and 0.12 lower"),
+    (0.006, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.01 higher"),
+    (0.004, "mine", "Mine rule: not valid, and the same to within 0.01"),
+])  # fmt: skip
 def test_the_caption_says_how_far_the_rule_that_is_not_valid_is(more, rule, sentence):
     assert _price(pd.concat(_two_rules(more, rule))) == [f"{sentence} on average."]
 
@@ -317,16 +310,13 @@ def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
 _RATE = "in the false negative rate"
 
 
-@pytest.mark.parametrize(
-    ("distances", "stated"),
-    [
-        ([float("nan"), 0.0], ""),
-        ([0.0, 0.00412], f"0.0042 {_RATE}."),  # rounded up
-        ([0.012, 0.004], f"0.012 {_RATE}."),
-        ([0.0, 0.00025], f"2.5·10⁻⁴ {_RATE}."),
-        ([float("nan"), 0.03], f"0.03 {_RATE}, where this is known."),
-    ],
-)
+@pytest.mark.parametrize(("distances", "stated"), [
+    ([float("nan"), 0.0], ""),
+    ([0.0, 0.00412], f"0.0042 {_RATE}."),  # rounded up
+    ([0.012, 0.004], f"0.012 {_RATE}."),
+    ([0.0, 0.00025], f"2.5·10⁻⁴ {_RATE}."),
+    ([float("nan"), 0.03], f"0.03 {_RATE}, where this is known."),
+])  # fmt: skip
 def test_the_caption_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, stated):
     summary = summary_of(rules=["simultaneous"])
     of_rate = dict(zip((1.0, 0.25), distances, strict=True))
@@ -342,16 +332,13 @@ _DRAWN = "worst case: simulated, without records"
 _BOTH = "ata: digits, N = 500 private records; model: linear; " + _DRAWN
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
-        ({"canaries": ["worst_case", "gradient"]}, _BOTH),
-        (_SLOTS, "models with 32 canaries in each, taken as independent"),
-        (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
-        (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
+    ({"canaries": ["worst_case", "gradient"]}, _BOTH),
+    (_SLOTS, "models with 32 canaries in each, taken as independent"),
+    (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
+    (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
+])  # fmt: skip
 def test_the_note_names_the_data_and_what_is_taken_of_several_canaries(changes, words):
     assert words in below(draw_bounds_figure(summary_of(**changes), axis="step")[0])
 
@@ -376,15 +363,16 @@ def test_accounted_epsilons_of_one_point_are_visible_and_by_runs_they_are_level(
 
 
 def test_values_of_zero_stay_visible():
-    summary = summary_of(axis={"learning_rate": [0.0, 10.0]}, steps=(500,))
-    (axes, *_) = draw_bounds_figure(summary, axis="learning_rate")[0].axes
+    axes = draw_bounds_figure(
+        summary_of(axis={"learning_rate": [0.0, 10.0]}, steps=(500,)), axis="learning_rate"
+    )[0].axes[0]
     assert axes.get_xscale() == "linear"
     assert axes.get_xlim()[0] <= 0.0 < 10.0 < axes.get_xlim()[1]
-    summary = summary_of()
-    assert draw_bounds_figure(summary, axis="noise_multiplier")[0].axes[0].get_yscale() == "log"
-    figure, table = draw_bounds_figure(summary.assign(epsilon_lower=0.0), axis="noise_multiplier")
+    for changes, scale in (({}, "log"), ({"epsilon_lower": 0.0}, "linear")):
+        summary = summary_of().assign(**changes)
+        figure, table = draw_bounds_figure(summary, axis="noise_multiplier")
+        assert figure.axes[0].get_yscale() == scale
     assert (table.loc[table["series"] == "audited", "epsilon"] == 0).all()
-    assert figure.axes[0].get_yscale() == "linear"
 
 
 STEPS = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
@@ -410,39 +398,37 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
     assert "95 % confidence for each point alone, R = 800 to 1,000 " in below(figure)
 
 
-JOINTLY = [([100, 500, 2000], "each point alone"), ([], "all points of a curve jointly")]
-JOINTLY.append(([500], "all filled points of a curve jointly and for each hollow point alone"))
-
-
-@pytest.mark.parametrize(("alone", "stated"), JOINTLY)
-def test_by_runs_the_note_says_which_bounds_hold_jointly(alone, stated):
+@pytest.mark.parametrize(("alone", "stated"), [
+    ([100, 500, 2000], "each point alone"),
+    ([], "all points of a curve jointly"),
+    ([500], "all filled points of a curve jointly and for each hollow point alone"),
+])  # fmt: skip
+def test_by_runs_markers_tell_joint_bounds_from_others(alone, stated):
+    """And the note says which hold jointly. Without both kinds, all markers are filled."""
+    blue, is_mixed = canary_colour("gradient"), alone == [500]
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     for summary in (_with_looks(*alone), pd.concat([_with_looks(*alone), other])):
         figure, table = draw_bounds_figure(summary, axis="num_runs")
         assert f"95 % confidence for {stated}, R = 100 to 2,000" in below(figure)
-        assert ("alone" in legend(figure)) is (alone == [500])
+        for axes in figure.axes:
+            faces = {
+                place: str(line.get_markerfacecolor())
+                for line in axes.get_lines()
+                if line.get_color() == blue and line.get_marker() == "o"
+                for place in line.get_xdata()
+            }
+            assert faces == {100: blue, 500: "white" if is_mixed else blue, 2000: blue}
+        faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
+        assert faces["gradient"] == blue
+        assert ("alone" in faces) is is_mixed
+        if is_mixed:
+            assert faces["alone"] == "white" != faces["jointly with those of its curve"]
     looks = _audited(table, "num_runs", "num_looks")
     assert {*map(tuple, looks)} == {(runs, 1 if runs in alone else 3) for runs in RUNS["num_runs"]}
-
-
-def test_by_runs_markers_tell_joint_bounds_from_others():
-    blue = canary_colour("gradient")
-    figure, table = draw_bounds_figure(_with_looks(500), axis="num_runs")
-    for axes in figure.axes:
-        faces = {
-            float(place): str(line.get_markerfacecolor())
-            for line in axes.get_lines()
-            if line.get_color() == blue and line.get_marker() == "o"
-            for place in np.asarray(line.get_xdata())
-        }
-        assert faces == {100.0: blue, 500.0: "white", 2000.0: blue}
-    faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
-    assert faces["alone"] == "white" != faces["jointly with those of its curve"]
-    assert faces["gradient"] == blue
+    # Bounds of both kinds at the same numbers of runs have lines of their own.
     both = pd.concat([_with_looks(), _with_looks(100, 500, 2000)])
     figure, table = draw_bounds_figure(both, axis="num_runs")
-    assert len(_drawn(figure.axes[0])) == 2
-    assert len(_audited(table)) == 2 * 2 * 3 * 2
+    assert (len(_drawn(figure.axes[0])), len(_audited(table))) == (2, 2 * 2 * 3 * 2)
 
 
 def test_scores_of_one_canary_have_lines_of_their_own():

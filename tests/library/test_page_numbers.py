@@ -58,24 +58,21 @@ def table(tmp_path, monkeypatch):
     page_numbers._table.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("old", "words", "new"),
-    [
-        ("0.0", "natural", "3.0"),
-        ("9", "loss last", "1,235"),
-        ("0.00", "loss step=1", "1.25"),
-        ("0", "loss step=1.0 up", "2"),
-        ("0.0", "loss step=1 down", "1.2"),
-        (".0", "loss last .error_bar", "0.2"),
-        ("0.0", "loss .error_bar @min %", "10.0"),
-        ("0.0", "q=0.5 @max down", "1,234.5"),
-        ("0", "q<1 @count", "2"),
-        ("0.00", "q=0.5 @mean", "617.91"),
-        ("0", "error_bar= .q", "1"),
-        ("-1,000.0", "other: .mean", "7.0"),
-        ("0.0", "=gaussian num_steps=4 noise_multiplier=2", "4.4"),
-    ],
-)
+@pytest.mark.parametrize(("old", "words", "new"), [
+    ("0.0", "natural", "3.0"),
+    ("9", "loss last", "1,235"),
+    ("0.00", "loss step=1", "1.25"),
+    ("0", "loss step=1.0 up", "2"),
+    ("0.0", "loss step=1 down", "1.2"),
+    (".0", "loss last .error_bar", "0.2"),
+    ("0.0", "loss .error_bar @min %", "10.0"),
+    ("0.0", "q=0.5 @max down", "1,234.5"),
+    ("0", "q<1 @count", "2"),
+    ("0.00", "q=0.5 @mean", "617.91"),
+    ("0", "error_bar= .q", "1"),
+    ("-1,000.0", "other: .mean", "7.0"),
+    ("0.0", "=gaussian num_steps=4 noise_multiplier=2", "4.4"),
+])  # fmt: skip
 def test_words_choose_a_number_that_keeps_its_decimals(table, old, words, new):
     page = "<!-- numbers: some -->\nIt is **{}<!--\n{} -->**, .5 more.\n"
     assert with_numbers(page.format(old, words)) == page.format(new, words)
@@ -90,18 +87,15 @@ def test_words_hold_until_the_next_section_and_bounds_are_rounded_to_their_side(
         assert written(value, "0.00", ["down"]) == "1.10" == written(1.1, "0.00", ["up"])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1<!-- q=0.5 -->", "2 rows with 2 numbers"),
-        ("1<!-- absent -->", "absent"),
-        ("1<!-- natural .error_bar -->", "could not convert"),
-        ("1<!-- colour=red -->", "colour"),
-        ("1<!-- =absent -->", "absent"),
-        ("1<!-- =gaussian steps=4 -->", "steps"),
-        ("one <!-- natural -->", "does not follow a number"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("1<!-- q=0.5 -->", "2 rows with 2 numbers"),
+    ("1<!-- absent -->", "absent"),
+    ("1<!-- natural .error_bar -->", "could not convert"),
+    ("1<!-- colour=red -->", "colour"),
+    ("1<!-- =absent -->", "absent"),
+    ("1<!-- =gaussian steps=4 -->", "steps"),
+    ("one <!-- natural -->", "does not follow a number"),
+])  # fmt: skip
 def test_words_that_choose_no_number_are_refused(table, text, message):
     with pytest.raises(ValueError, match=message):
         with_numbers(f"<!-- numbers: some -->\n{text}")
