@@ -586,7 +586,7 @@ def test_errors_are_one_line_and_an_exit_status():
 
 
 COMMANDS = typer.main.get_command(app).commands
-COMMANDS |= {
+COMMANDS = COMMANDS | {
     f"{name} {other}": command
     for name, group in COMMANDS.items()
     for other, command in getattr(group, "commands", {}).items()
@@ -677,7 +677,7 @@ def test_estimate_prints_the_success_that_was_shown(tmp_path):
 
 
 def test_ranks_of_secrets_from_a_file(tmp_path):
-    path = saved(tmp_path, "ranks.csv", rank=[1, 1, 5, 700], confidence=[4, 3, 2, 1])
+    path = saved(tmp_path, rank=[1, 1, 5, 700], confidence=[4, 3, 2, 1])
     asked = ["estimate", "--ranks", path, "--num-candidates", "10000", "--delta", "1e-6"]
     [bound] = as_json(*asked)["bounds"]
     own = estimate_epsilon_from_ranks(ranks=[1, 1, 5, 700], num_candidates=10_000, delta=1e-6)
@@ -688,22 +688,16 @@ def test_ranks_of_secrets_from_a_file(tmp_path):
     assert re.search(r"The claim that epsilon is at most 2 has the p-value \d", text)
     [of_lists] = as_json(*asked, "--rule", "count", "--list-size", "5")["bounds"]
     assert of_lists["num_correct"] == 3
-    single = [
-        "--ranks",
-        saved(tmp_path, "ranks.csv", rank=[1], num_candidates=[10**6]),
-        "--delta",
-        "1e-9",
-    ]
+    path = saved(tmp_path, rank=[1], num_candidates=[10**6])
+    single = ["--ranks", path, "--delta", "1e-9"]
     assert re.search(r"single +direct +- +10.87 +proven", printed("estimate", *single))
     of_membership = as_json("estimate", *single, "--adjacency", "add_remove")["bounds"]
     assert of_membership[0]["adjacency"] == "add_remove"
 
 
 def test_the_exact_curves_of_a_training_need_its_rate_and_steps(tmp_path):
-    ranks = [
-        "--ranks",
-        saved(tmp_path, "ranks.csv", rank=[1, 2, 1, 1, 9, 1], num_candidates=[100] * 6),
-    ]
+    path = saved(tmp_path, "a.csv", rank=[1, 2, 1, 1, 9, 1], num_candidates=[100] * 6)
+    ranks = ["--ranks", path]
     asked = ["estimate", "--delta", "1e-5", "--conversion", "subsampled_gaussian"]
     rate, steps = ["--sample-rate", "0.25"], ["--num-steps", "7"]
     [of_ranks] = as_json(*asked, *ranks, *rate, *steps)["bounds"]
@@ -732,11 +726,10 @@ def test_the_exact_curves_of_a_training_need_its_rate_and_steps(tmp_path):
 
 
 def test_the_law_of_secrets_is_checked_by_a_command(tmp_path):
-    path = saved(tmp_path, "ranks.csv", rank=[1, 2, 1, 3])
+    path = saved(tmp_path, rank=[1, 2, 1, 3])
     asked = ["estimate", "--ranks", path, "--num-candidates", "9", "--delta", "1e-6", "--uniform"]
     assert as_json(*asked)["p_low"] < 0.01
-    uniform = saved(tmp_path, "ranks.csv", rank=[*range(1, 10)])
-    asked[2] = uniform
+    asked[2] = saved(tmp_path, rank=[*range(1, 10)])
     assert "Nothing speaks against uniform ranks" in printed(*asked)
 
 
