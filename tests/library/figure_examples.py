@@ -20,9 +20,8 @@ TRAINED = [name for name, canary in adversaries().items() if canary.is_trained]
 THREE = ((1.0, 22.37), (0.25, 5.574), (0.0625, 1.42))
 FIXED = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
 NOTE = "Reduced scale: features of a smaller encoder, 1,000 runs in place of 2,500, one repeat" * 2
-SHOWN_BOUND = ShownBound(
-    mu=1.256, ceiling=5.001, delta=1e-5, stated="combined rule, 95 % confidence"
-)
+_STATED = "combined rule, 95 % confidence"
+SHOWN_BOUND = ShownBound(mu=1.256, ceiling=5.001, delta=1e-5, stated=_STATED)
 Drawn = tuple[Figure, pd.DataFrame]
 
 
@@ -102,8 +101,8 @@ def accuracies(settings: Any = THREE) -> tuple[dict[str, np.ndarray], pd.DataFra
 def ratios(**changes: object) -> pd.DataFrame:
     names = ["sample_rate", "num_steps", "noise_multiplier"]
     grid = pd.DataFrame(product((1.0, 0.25, 0.0625), (125, 500, 2000), (1.0, 9.0)), columns=names)
-    ratio = 2.1 + 0.01 * grid.index
-    return grid.assign(**{"delta": 1e-5, "accounting_method": "pld", "ratio": ratio} | changes)
+    known = {"delta": 1e-5, "accounting_method": "pld", "ratio": 2.1 + 0.01 * grid.index}
+    return grid.assign(**known | changes)
 
 
 _RULES = [("combined", "gdp"), ("combined", "direct"), ("in_sample", "gdp")]
@@ -167,12 +166,8 @@ def shuffled(**changes: object) -> pd.DataFrame:
 def of_secrets(**changes: object) -> pd.DataFrame:
     """Sweeps of secrets, of values, of copies and of the noise, two repeats each."""
     known = {"num_slots": 100, "num_candidates": 1000, "num_copies": 1}
-    sweeps = (
-        ("num_slots", (1, 30, 1000)),
-        ("num_candidates", (2, 10_000)),
-        ("num_copies", (1, 16)),
-    )
-    cells = [(f"by_{key}", {**known, key: value}) for key, values in sweeps for value in values]
+    sweeps = {"num_slots": (1, 30, 1000), "num_candidates": (2, 10_000), "num_copies": (1, 16)}
+    cells = [(f"by_{key}", {**known, key: x}) for key, values in sweeps.items() for x in values]
     rows = [
         row(
             canary="secret", sweep=sweep, audit=f"{sweep}-{[*cell.values()]}-{noise}",

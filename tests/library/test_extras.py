@@ -57,14 +57,6 @@ sys.meta_path = [Finder if one is importlib.machinery.PathFinder else one for on
 """
 
 
-def in_light_install(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", LIGHT + code]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-NOT_HERE = r" needs the package '\w+', which is not installed here: pip install 'dpcanary\[train\]'"
-
-
 def test_what_needs_an_extra_says_how_to_get_it_and_all_else_works():
     names = ["watch", "audit", "training.train_ensemble"]
     code = f"""
@@ -86,24 +78,24 @@ for sys.argv[1:] in (["run", "config/demo.yaml"], ["check", "loop:train"]):
     except SystemExit as ending:
         print(ending)
 """
-    done = in_light_install(code)
+    command = [sys.executable, "-c", LIGHT + code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     starts = [*(f"dpcanary.{name}" for name in names), "error: this", "error: this"]
+    needs = (
+        r" needs the package '\w+', which is not installed here: pip install 'dpcanary\[train\]'"
+    )
     for line, start in zip(done.stdout.splitlines(), starts, strict=True):
-        assert re.fullmatch(rf"{start}{NOT_HERE}", line)
+        assert re.fullmatch(start + needs, line)
 
 
 def test_the_error_is_explained_of_other_packages_alone():
     assert explained(ModuleNotFoundError(name="dpcanary.nothing")) is None
     assert explained(ModuleNotFoundError("no name")) is None
     text = explained(ModuleNotFoundError(name="matplotlib.figure"))
-    assert text.endswith(
-        "'matplotlib', which is not installed here: pip install 'dpcanary[figures]'"
-    )
-    require("numpy", "json")
-    lacking = r"'nothing_like_it'.*pip install nothing_like_it"
-    with pytest.raises(ModuleNotFoundError, match=lacking):
-        require("numpy", "nothing_like_it")
+    assert text.endswith("which is not installed here: pip install 'dpcanary[figures]'")
+    with pytest.raises(ModuleNotFoundError, match=r"'not_there'.*pip install not_there"):
+        require("numpy", "not_there")
 
 
 @pytest.mark.parametrize("conversion", ["gdp", "direct"])

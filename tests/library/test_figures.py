@@ -7,15 +7,7 @@ import figure_examples as examples
 import numpy as np
 import pandas as pd
 import pytest
-from figure_examples import (
-    FIXED,
-    SHOWN_BOUND,
-    accuracies_of,
-    draw,
-    landscapes,
-    membership,
-    norms_of,
-)
+from figure_examples import FIXED, SHOWN_BOUND, accuracies_of, draw, landscapes, membership
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import StepPatch
@@ -76,10 +68,8 @@ def test_thinning_keeps_ends_and_shape():
     assert 200 < len(kept) <= 400
     assert (kept[0], kept[-1]) == (0, len(fpr) - 1)
     # Between kept points, the drawn line errs by less than a tenth along both axes.
-    log_fpr, log_fnr = np.log(fpr), np.log(fnr)
-    upwards = np.interp(-log_fpr, -log_fpr[kept], log_fnr[kept]) - log_fnr
-    across = np.interp(log_fnr, log_fnr[kept], log_fpr[kept]) - log_fpr
-    assert max(np.abs(upwards).max(), np.abs(across).max()) < 0.1
+    for x, y in ((-np.log(fpr), np.log(fnr)), (np.log(fnr), np.log(fpr))):
+        assert np.abs(np.interp(x, x[kept], y[kept]) - y).max() < 0.1
     assert thinned(fpr[:5], fnr[:5], most=400).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -143,11 +133,17 @@ def test_the_trade_off_of_membership_has_one_curve_and_what_is_shown_with_the_as
     assert "Gaussian, audited μ = 1.25 / 0.50" in legend(figure)
 
 
-def _steps(axes: Axes, colour: tuple[float, ...]) -> tuple[list[StepPatch], list[StepPatch]]:
-    steps = [one for one in axes.patches if isinstance(one, StepPatch)]
+def _check_histogram(axes: Axes, colour: object, scores: np.ndarray) -> None:
+    """Whether each drawing of a colour counts every score in its bin."""
+    steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
+    colour = to_rgb(colour)
     filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
     lines = [one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour]
-    return filled, lines
+    assert (len(filled), len(lines)) == (1, 1)
+    for one in [*filled, *lines]:
+        counts, edges, _ = one.get_data()
+        assert counts.tolist() == np.histogram(scores, edges)[0].tolist()
+        assert counts.sum() == len(scores)
 
 
 def test_histograms_have_the_colours_of_the_legend():
@@ -161,33 +157,26 @@ def test_histograms_have_the_colours_of_the_legend():
     assert any(label.startswith("bound: ε ≥") for label in legend(figure))
     assert figure.get_label() == f"The bound assumes: {bound.assumption}."
     # Of a bound that does not hold, neither the number nor a curve is shown.
-    invalid = replace(bound, proof=Proof.NOT_VALID)
-    without = draw_scores_of_worlds(scores, invalid, name="mine")
+    without = draw_scores_of_worlds(scores, replace(bound, proof=Proof.NOT_VALID), name="mine")
     assert len(without.axes[1].get_lines()) == len(figure.axes[1].get_lines()) - 1
     assert "bound: " not in " ".join(legend(without))
     assert below(without) == f"mine: no valid bound, {bound.assumption}"
     for world, own in enumerate((scores.world0, scores.world1)):
-        colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
-        filled, lines = _steps(figure.axes[0], colour)
-        assert (len(filled), len(lines)) == (1, 1)
-        for one in [*filled, *lines]:
-            counts, edges, _ = one.get_data()
-            assert counts.tolist() == np.histogram(own, edges)[0].tolist()
-            assert counts.sum() == len(own)
+        colour = legend(figure)[f"world {world}"].get_facecolor()
+        _check_histogram(figure.axes[0], colour, own)
     natural = attack("natural", sample_rate=0.25, num_runs=40)
     attacks = [attack(world0_scores=np.arange(30.0) + 8), natural]
     figure, table = draw("score_histograms", attacks)
-    for shown in attacks:
-        [axes] = [axes for axes in figure.axes if axes.get_title().startswith(shown.canary)]
+    for axes, shown in zip(
+        (axes for axes in figure.axes if axes.get_title()), attacks, strict=True
+    ):
         bins = table[table["audit"] == shown.audit]
         edges = [*bins["bin_left"], bins["bin_right"].iloc[-1]]
         for world, own in enumerate((shown.world0_scores, shown.world1_scores)):
             counts = bins[f"world{world}_scores"].tolist()
             assert counts == np.histogram(own, edges)[0].tolist()
-            assert sum(counts) == len(own)
-            colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
-            [filled] = _steps(axes, colour)[0]
-            assert filled.get_data()[0].tolist() == counts
+            colour = legend(figure)[f"world {world}"].get_facecolor()
+            _check_histogram(axes, colour, own)
     assert titles(figure) == ["gradient, q = 1, σ = 22.37", "natural, q = 0.25, σ = 22.37"]  # noqa: RUF001
     same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     table = draw("score_histograms", [same])[1]
@@ -200,7 +189,7 @@ def test_histograms_have_the_colours_of_the_legend():
 
 def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
     summary = membership()
-    norms = norms_of(summary)
+    norms = examples.norms_of(summary)
     figure, table = draw("gradient_norm", norms, summary)
     (axes,) = figure.axes
     assert [*legend(figure)] == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
@@ -209,14 +198,12 @@ def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
         assert rows["mean"].tolist() == pytest.approx([one.mean() for one in of_audit.values()])
         deviations = [one.std(ddof=1) for one in of_audit.values()]
         assert rows["standard_deviation"].tolist() == pytest.approx(deviations)
-        [line] = [one for one in axes.get_lines() if one.get_marker() == "os"[number]]
-        assert line.get_ydata().tolist() == rows["mean"].tolist()
         band = axes.collections[number].get_paths()[0].vertices[:, 1]
         high = (rows["mean"] + 2 * rows["standard_deviation"]).max()
         assert band.max() == pytest.approx(high)
         assert band.min() >= 0
     clipped = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert {*map(tuple, (line.get_ydata() for line in clipped))} == {(2.0, 2.0)}
+    assert {tuple(line.get_ydata()) for line in clipped} == {(2.0, 2.0)}
     # Panels share a scale that holds every band.
     last = [*norms][-1]
     norms[last] = {step: 100 * values for step, values in norms[last].items()}
@@ -228,7 +215,7 @@ def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
     # Audits that differ in their seed have one line.
     summary = membership(1.0)
     both = pd.concat([summary, summary.assign(audit="other", seed=1)])
-    norms = norms_of(both)
+    norms = examples.norms_of(both)
     _, table = draw("gradient_norm", norms, both)
     pooled = [np.concatenate([one[step] for one in norms.values()]) for step in (100, 300, 500)]
     assert table["mean"].tolist() == pytest.approx([values.mean() for values in pooled])
@@ -308,7 +295,6 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
             squares = shown["error_bar"] ** 2 + target["error_bar"] ** 2
             assert shown["difference_error_bar"] == pytest.approx(squares**0.5)
     bars, differences = figure.axes
-    assert bars.get_ylim()[0] == 0 < 100 < bars.get_ylim()[1]
     heights = sorted(patch.get_height() for patch in bars.patches)
     assert heights == pytest.approx(sorted(100 * table["accuracy"]))
     labels = sorted(text.get_text() for text in bars.texts)
@@ -356,15 +342,11 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     assert "5 repeats" in below(figure)
     # Bands of bounds end where trainings do; those of the loss gap are one standard deviation.
     gap, _, steinke = (axes for part in figure.subfigs for axes in part.axes)
-    for axes, values, column in (
-        (gap, gaps[gaps["audit"] == "a-loss"], "loss_gap"),
-        (
-            steinke,
-            summary.query("threshold_rule == 'steinke' and canary == 'loss'"),
-            "epsilon_lower",
-        ),
+    of_loss = summary.query("threshold_rule == 'steinke' and canary == 'loss'")
+    for axes, of_step in (
+        (gap, gaps[gaps["audit"] == "a-loss"].groupby("step")["loss_gap"]),
+        (steinke, of_loss.groupby("step")["epsilon_lower"]),
     ):
-        of_step = values.groupby("step")[column]
         low, high = of_step.mean() - of_step.std(), of_step.mean() + of_step.std()
         if axes is steinke:
             assert (low < of_step.min()).any()
@@ -373,19 +355,15 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
         [band] = [one for one in axes.collections if to_rgb(one.get_facecolor()[0][:3]) == colour]
         drawn = band.get_paths()[0].vertices[:, 1]
         assert (drawn.min(), drawn.max()) == pytest.approx((low.min(), high.max()))
-    assert titles(figure) == [
-        "Loss of canaries out minus in",
-        "Mahloujifar (any dependence)",
-        "Steinke (any dependence)",
-    ]
+    rules = ["Mahloujifar (any dependence)", "Steinke (any dependence)"]
+    assert titles(figure) == ["Loss of canaries out minus in", *rules]
     assert {"random record", "mislabeled record (loss)", "metagradient"} <= {*legend(figure)}
     _, table = draw("canary_sets", *(part[part["repeat"] == 0] for part in (summary, gaps)))
     assert table[["lower", "upper"]].isna().all(axis=None)
     assert table["mean"].notna().all()
     # The accounted lines are those of the adjacency, and finite.
-    figure, _ = draw(
-        "canary_sets", *examples.sets(noise_multiplier=0.0, epsilon_upper_add_remove=np.inf)
-    )
+    without = examples.sets(noise_multiplier=0.0, epsilon_upper_add_remove=np.inf)
+    figure, _ = draw("canary_sets", *without)
     assert "the true ε is infinite" in below(figure)
     assert "GDP conversion" not in below(figure)  # no curve is assumed without noise
     limits = [axes.get_ylim()[1] for part in figure.subfigs for axes in part.axes]
@@ -410,28 +388,21 @@ def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule()
     np.testing.assert_allclose(table["epsilon"], expected)
     np.testing.assert_allclose(table["error_bar"], 1.0)  # two standard errors of 0 and 1
     assert "95 % confidence" in below(figure)
-    assert {
-        "500 canaries in each model: Mahloujifar (any dependence)",
-        "500 canaries in each model: Steinke (any dependence, direct conversion)",
-        "500 canaries in each model: combined (independent slots)",
-        "1 canary in each model: combined",
-    } < {*legend(figure)}
+    rules = ["Mahloujifar (any dependence)", "Steinke (any dependence, direct conversion)"]
+    names = {f"500 canaries in each model: {x}" for x in [*rules, "combined (independent slots)"]}
+    assert names | {"1 canary in each model: combined"} < {*legend(figure)}
     both = pd.concat([examples.models(), examples.models(sample_rate=0.25, noise_multiplier=3.0)])
     figure, table = draw("models_trained", both)
     assert titles(figure) == ["q = 1, σ = 10", "q = 0.25, σ = 3"]  # noqa: RUF001
     assert len(table) == 16
     # Rules with one canary have looks of their own in the order of the catalogue.
     rules = ["split", "calibrated", "anytime", "combined"]
-    rows = pd.concat(
-        [examples.models(threshold_rule=rule).query("num_slots == 1") for rule in rules]
-    )
-    figure, _ = draw("models_trained", rows)
-    [axes] = figure.axes
-    looks = [(line.get_color(), line.get_marker()) for line in axes.lines if len(line.get_xdata())]
-    drawn = {look for look in looks if look[1] not in ("None", "_", "|")}
-    assert len({colour for colour, _ in drawn}) == len({marker for _, marker in drawn}) == 4
-    named = [text for text in legend(figure) if text.startswith("1 canary")]
-    assert named == [f"1 canary in each model: {rule}" for rule in RULES if rule in rules]
+    rows = pd.concat([examples.models(threshold_rule=rule) for rule in rules])
+    figure, _ = draw("models_trained", rows[rows["num_slots"] == 1])
+    named = {text: line for text, line in legend(figure).items() if text.startswith("1 canary")}
+    assert [*named] == [f"1 canary in each model: {rule}" for rule in RULES if rule in rules]
+    looks = [(line.get_color(), line.get_marker()) for line in named.values()]
+    assert [len({*values}) for values in zip(*looks, strict=True)] == [4, 4]
 
 
 def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
@@ -486,15 +457,12 @@ def test_audited_and_exact_epsilon_by_step_and_by_threshold():
     assert titles(figure) == 2 * ["σ = 1", "σ = 8"]  # noqa: RUF001
     # Each conversion has panels of its own, with the exact law that it estimates.
     blocks = figure.subfigs[0].subfigs
-    assert [part.get_suptitle().partition(":")[0] for part in blocks] == [
-        "GDP conversion",
-        "Direct conversion",
-    ]
+    names = [part.get_suptitle().partition(":")[0] for part in blocks]
+    assert names == ["GDP conversion", "Direct conversion"]
     for part, levels in zip(blocks, ([12.0, 6.0, 4.0], [8.0, 4.0, 8.0 / 3]), strict=True):
         exact = [line for line in part.axes[1].get_lines() if line.get_marker() in ("", "None")]
-        assert [line.get_ydata().tolist() for line in exact if line.get_color() != "black"] == (
-            2 * [pytest.approx(levels)]
-        )
+        drawn = [line.get_ydata().tolist() for line in exact if line.get_color() != "black"]
+        assert drawn == 2 * [pytest.approx(levels)]
     assert "95 % confidence for each point alone, R = 1,000 runs" in below(figure)
     _, table = draw("hidden_state_by_threshold", landscapes(0.5, 2.5))
     assert set(table["landscape_threshold"]) == {0.5, 2.5}

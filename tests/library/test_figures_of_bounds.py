@@ -14,12 +14,11 @@ import yaml
 from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, below, legend, row, summary_of, titles, written_below
 
-from dpcanary.core.setting_fields import Shown
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.summary import AXES, NOT_VALID, SHOWN
+from dpcanary.experiment.summary import AXES, NOT_VALID
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
@@ -41,6 +40,11 @@ def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]
         if line.get_color() == (colour or canary_colour(canary))
         and line.get_marker() not in ("", ".", "None", "_", "|")
     ]
+
+
+def _bars(axes) -> list[float]:
+    segments = axes.containers[0].lines[2][0].get_segments()
+    return [segment[1, 1] - segment[0, 1] for segment in segments]
 
 
 def _epsilons(figure) -> list:
@@ -86,18 +90,19 @@ def _slots() -> pd.DataFrame:
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + 5 * summary["slot"] ** 2)
 
 
-@pytest.mark.parametrize(
-    ("summary", "axis", "unit", "num_repeats", "num_points"),
-    [
-        (summary_of(), "step", "repeat", 3, 12),
-        (_slots(), "step", "repeat", 3, 12),  # are averaged before repeats
-        (summary_of(axis=RUNS), "num_runs", "repeat", 3, 12),
-        (_seeds(1, 2, 4), "step", "seed", 3, 3),
-        (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 6, 3),
-        *((summary_of(axis={one: [0.5, 2.0, 8.0]}), one, "repeat", 3, 12) for one in AXES),
-    ],
-)
-def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repeats, num_points):
+_MEAN = "mean ± 2 standard errors of 3 repeats"
+_OF_SEEDS = "standard errors over 3 canaries of 2 repeats each"
+
+
+@pytest.mark.parametrize(("summary", "axis", "unit", "num_points", "words"), [
+    (summary_of(), "step", "repeat", 12, _MEAN),
+    (_slots(), "step", "repeat", 12, _MEAN),  # are averaged before repeats
+    (summary_of(axis=RUNS), "num_runs", "repeat", 12, _MEAN),
+    (_seeds(1, 2, 4), "step", "seed", 3, f"{_MEAN}, each with a canary of its own"),
+    (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 3, _OF_SEEDS),
+    *((summary_of(axis={x: [0.5, 2.0, 8.0]}), x, "repeat", 12, _MEAN) for x in AXES),
+])  # fmt: skip
+def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_points, words):
     """By a loop. Repeats of one audit share its canary, so the error is that over canaries.
 
     By a setting, points are those of the last step, and so is what is accounted.
@@ -111,22 +116,17 @@ def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repe
         for key in dict.fromkeys(("canary", "sample_rate", "step", axis)):
             here = here[here[key] == getattr(point, key)]
         means = [mean(rows["epsilon_lower"]) for _, rows in here.groupby(unit)]
-        assert point.num_repeats == num_repeats
+        assert point.num_repeats == len(here[["seed", "repeat"]].drop_duplicates())
         assert point.epsilon == pytest.approx(mean(means))
         assert point.error_bar == pytest.approx(2 * stdev(means) / len(means) ** 0.5)
-    said = {
-        ("seed", 3): "mean ± 2 standard errors of 3 repeats, each with a canary of its own",
-        ("seed", 6): "standard errors over 3 canaries of 2 repeats each",
-        ("repeat", 3): "mean ± 2 standard errors of 3 repeats",
-    }
-    assert said[unit, num_repeats] in below(figure)
+    assert words in below(figure)
     if axis in AXES:
         assert set(table["step"]) == {500}
         curve = table[table["series"] == "accounted_substitute"]
         assert curve[[axis, "epsilon"]].to_numpy().tolist() == 2 * [[x, 10.0] for x in (0.5, 2, 8)]
 
 
-def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
+def test_bars_and_accounted_curves_are_those_of_the_table():
     figure, table = draw_bounds_figure(summary_of(), axis="step")
     for name, value in ACCOUNTED.items():
         curve = table[(table["series"] == f"accounted_{name}") & (table["sample_rate"] == 1.0)]
@@ -134,28 +134,24 @@ def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
         assert curve["epsilon"].tolist() == pytest.approx([0.2 * value, 0.6 * value, value])
     axes = next(axes for axes in figure.axes if axes.get_title() == "q = 0.25, σ = 5.574")  # noqa: RUF001
     where = {"sample_rate": 0.25, "canary": "gradient"}
-    (drawn,) = _drawn(axes)
-    assert drawn.tolist() == _audited(table, "step", "epsilon", **where)
-    bars = axes.containers[0].lines[2][0].get_segments()
-    heights = [segment[1, 1] - segment[0, 1] for segment in bars]
-    assert heights == pytest.approx([2 * bar for [bar] in _audited(table, "error_bar", **where)])
+    assert _drawn(axes)[0].tolist() == _audited(table, "step", "epsilon", **where)
+    assert _bars(axes) == pytest.approx([2 * x for [x] in _audited(table, "error_bar", **where)])
     # One repeat of one audit has none.
     assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
-def test_an_axis_of_noise_has_labels_also_in_a_small_range():
-    for noise, labels in (
-        ([0.8, 1.0, 1.5], ["0.8", "1", "1.5"]),
-        ([1.23456, 2.0], ["1.23", "2"]),
-        ([1.0, 7.0, 20.0], ["1", "2", "5", "10", "20"]),
-    ):
-        settings = [(0.25, one) for one in noise]
-        figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
-        figure.canvas.draw()
-        for axes in (axes for axes in figure.axes if axes.get_title()):
-            low, high = axes.get_xlim()
-            ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
-            assert [one.get_text() for one in ticks] == labels
+@pytest.mark.parametrize(
+    ("noise", "labels"),
+    [([0.8, 1, 1.5], "0.8 1 1.5"), ([1.23456, 2], "1.23 2"), ([1, 7, 20], "1 2 5 10 20")],
+)
+def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
+    summary = summary_of(settings=[(0.25, float(sigma)) for sigma in noise])
+    figure, _ = draw_bounds_figure(summary, axis="noise_multiplier")
+    figure.canvas.draw()
+    for axes in (axes for axes in figure.axes if axes.get_title()):
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticklabels() if low < tick.get_position()[0] < high]
+        assert [tick.get_text() for tick in ticks] == labels.split()
 
 
 def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
@@ -169,21 +165,21 @@ def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
             where = {"sample_rate": rate, "canary": "gradient"}
             [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
             assert drawn[0, 1] == pytest.approx(epsilon / limit)
-            [segment] = axes.containers[0].lines[2][0].get_segments()
-            assert segment[1, 1] - segment[0, 1] == pytest.approx(2 * bar / limit)
+            assert _bars(axes) == pytest.approx([2 * bar / limit])
 
 
 def test_points_and_bars_beyond_what_is_accounted_are_explained():
-    below_all, others = summary_of(rules=["split"], steps=[500]), "error of a mean"
-    below_all["epsilon_lower"] = 5.0 + 0.1 * below_all["repeat"]
-    said = []
-    for more in (0.0, 4.7, 5.2):
-        summary = below_all.assign(epsilon_lower=below_all["epsilon_lower"] + more)
-        note = below(draw_bounds_figure(summary, axis="step")[0])
-        said.append((others in note, "4 of 4 points exceed the accounted ε" in note))
-    assert said == [(False, False), (False, False), (False, True)]
-    below_all["epsilon_lower"] = 9.0 + below_all["repeat"] * 0.9  # mean 9.9
-    assert others in below(draw_bounds_figure(below_all, axis="step")[0])
+    summary, others = summary_of(rules=["split"], steps=[500]), "error of a mean"
+    for least, per_repeat, is_bar_beyond, is_point_beyond in (
+        (5.0, 0.1, False, False),
+        (9.7, 0.1, False, False),
+        (10.2, 0.1, False, True),
+        (9.0, 0.9, True, False),  # mean 9.9
+    ):
+        bounds = least + per_repeat * summary["repeat"]
+        note = below(draw_bounds_figure(summary.assign(epsilon_lower=bounds), axis="step")[0])
+        assert (others in note) is is_bar_beyond
+        assert ("4 of 4 points exceed the accounted ε" in note) is is_point_beyond
 
 
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
@@ -200,35 +196,33 @@ def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy
 
 def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     for value in (3.0, np.nan):
-        figure, table = draw_bounds_figure(
-            summary_of(epsilon_heuristic=value), axis="step", heuristic=True
-        )
+        summary = summary_of(epsilon_heuristic=value)
+        figure, table = draw_bounds_figure(summary, axis="step", heuristic=True)
         is_known = value == 3.0
         assert ("not a bound:" in legend(figure)) is is_known
         assert ("The heuristic is not known here" in written_below(figure)) is not is_known
         assert (table[table["series"] == "heuristic"]["epsilon"] == 3.0).all() == is_known
-    assert not (draw_bounds_figure(summary_of(), axis="step")[1]["series"] == "heuristic").any()
+    assert "heuristic" not in {*draw_bounds_figure(summary_of(), axis="step")[1]["series"]}
 
 
-@pytest.mark.parametrize(
-    ("rules", "shown"),
-    [
-        (["simultaneous", "split"], {"simultaneous"}),
-        (["split", "simultaneous"], {"split"}),
-        (["in_sample", "split", "simultaneous"], {"split", "in_sample"}),
-        (["in_sample"], {"in_sample"}),
-    ],
-)
+@pytest.mark.parametrize(("rules", "shown"), [
+    (["simultaneous", "split"], {"simultaneous"}),
+    (["split", "simultaneous"], {"split"}),
+    (["in_sample", "split", "simultaneous"], {"split", "in_sample"}),
+    (["in_sample"], {"in_sample"}),
+])  # fmt: skip
 def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
     figure, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
-    only_invalid = len(rules) == 1
-    assert ("audited ε (NOT valid, see the note):" in legend(figure)) is only_invalid
-    assert ("audited ε (lower bound):" in legend(figure)) is not only_invalid
     assert _drawn(figure.axes[0])
     named = "best threshold on the same scores (the rule of most papers), GDP conversion, NOT valid"
-    assert (named in below(figure)) is only_invalid
-    assert ("confidence" in below(figure)) is not only_invalid
+    for words, where, of_valid in (
+        ("audited ε (NOT valid, see the note):", legend(figure), False),
+        ("audited ε (lower bound):", legend(figure), True),
+        (named, below(figure), False),
+        ("confidence", below(figure), True),
+    ):
+        assert (words in where) is (of_valid == (len(rules) > 1))
     assert "in_sample" not in below(figure)
     is_in_sample = table["threshold_rule"] == "in_sample"
     assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
@@ -250,26 +244,17 @@ def _price(summary: pd.DataFrame) -> list[str]:
     return re.findall(r"[^.]*: not valid, and .* on average\.", figure.get_label())
 
 
-@pytest.mark.parametrize(
-    ("more", "rule", "sentence"),
-    [
-        (
-            0.5,
-            "in_sample",
-            "Best threshold on the same scores (the rule of most papers): {} 0.50 higher",
-        ),
-        (-0.12, "mine", "Mine rule: {} 0.12 lower"),
-        (
-            0.006,
-            "in_sample",
-            "Best threshold on the same scores (the rule of most papers): {} 0.01 higher",
-        ),
-        (0.004, "mine", "Mine rule: {} the same to within 0.01"),
-    ],
-)
+_IN_SAMPLE = "Best threshold on the same scores (the rule of most papers)"
+
+
+@pytest.mark.parametrize(("more", "rule", "sentence"), [
+    (0.5, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.50 higher"),
+    (-0.12, "mine", "Mine rule: not valid, and 0.12 lower"),
+    (0.006, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.01 higher"),
+    (0.004, "mine", "Mine rule: not valid, and the same to within 0.01"),
+])  # fmt: skip
 def test_the_caption_says_how_far_the_rule_that_is_not_valid_is(more, rule, sentence):
-    expected = sentence.format("not valid, and")
-    assert _price(pd.concat(_two_rules(more, rule))) == [f"{expected} on average."]
+    assert _price(pd.concat(_two_rules(more, rule))) == [f"{sentence} on average."]
 
 
 def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
@@ -317,23 +302,21 @@ def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
     )
     marked = f"{NOT_VALID}: the bounds of a."
     figure, _ = draw_bounds_figure(summary, axis="step", note=marked)
-    assert below(figure).startswith(
-        f"{marked} Lower bounds: simultaneous rule, GDP conversion, R ="
-    )
+    words = "Lower bounds: simultaneous rule, GDP conversion, R ="
+    assert below(figure).startswith(f"{marked} {words}")
     assert "audited ε (NOT valid, see the note):" in legend(figure)
 
 
-@pytest.mark.parametrize(
-    ("distances", "stated"),
-    [
-        ([float("nan"), 0.0], ""),
-        ([0.0, 0.0041], "0.0041 in the false negative rate."),
-        ([0.0, 0.00412], "0.0042 in the false negative rate."),  # rounded up
-        ([0.012, 0.004], "0.012 in the false negative rate."),
-        ([0.0, 0.00025], "2.5·10⁻⁴ in the false negative rate."),
-        ([float("nan"), 0.03], "0.03 in the false negative rate, where this is known."),
-    ],
-)
+_RATE = "in the false negative rate"
+
+
+@pytest.mark.parametrize(("distances", "stated"), [
+    ([float("nan"), 0.0], ""),
+    ([0.0, 0.00412], f"0.0042 {_RATE}."),  # rounded up
+    ([0.012, 0.004], f"0.012 {_RATE}."),
+    ([0.0, 0.00025], f"2.5·10⁻⁴ {_RATE}."),
+    ([float("nan"), 0.03], f"0.03 {_RATE}, where this is known."),
+])  # fmt: skip
 def test_the_caption_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, stated):
     summary = summary_of(rules=["simultaneous"])
     of_rate = dict(zip((1.0, 0.25), distances, strict=True))
@@ -349,16 +332,13 @@ _DRAWN = "worst case: simulated, without records"
 _BOTH = "ata: digits, N = 500 private records; model: linear; " + _DRAWN
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
-        ({"canaries": ["worst_case", "gradient"]}, _BOTH),
-        (_SLOTS, "models with 32 canaries in each, taken as independent"),
-        (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
-        (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
+    ({"canaries": ["worst_case", "gradient"]}, _BOTH),
+    (_SLOTS, "models with 32 canaries in each, taken as independent"),
+    (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
+    (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
+])  # fmt: skip
 def test_the_note_names_the_data_and_what_is_taken_of_several_canaries(changes, words):
     assert words in below(draw_bounds_figure(summary_of(**changes), axis="step")[0])
 
@@ -383,30 +363,26 @@ def test_accounted_epsilons_of_one_point_are_visible_and_by_runs_they_are_level(
 
 
 def test_values_of_zero_stay_visible():
-    summary = summary_of(axis={"learning_rate": [0.0, 10.0]}, steps=(500,))
-    (axes, *_) = draw_bounds_figure(summary, axis="learning_rate")[0].axes
+    axes = draw_bounds_figure(
+        summary_of(axis={"learning_rate": [0.0, 10.0]}, steps=(500,)), axis="learning_rate"
+    )[0].axes[0]
     assert axes.get_xscale() == "linear"
     assert axes.get_xlim()[0] <= 0.0 < 10.0 < axes.get_xlim()[1]
-    summary = summary_of()
-    assert draw_bounds_figure(summary, axis="noise_multiplier")[0].axes[0].get_yscale() == "log"
-    figure, table = draw_bounds_figure(summary.assign(epsilon_lower=0.0), axis="noise_multiplier")
+    for changes, scale in (({}, "log"), ({"epsilon_lower": 0.0}, "linear")):
+        summary = summary_of().assign(**changes)
+        figure, table = draw_bounds_figure(summary, axis="noise_multiplier")
+        assert figure.axes[0].get_yscale() == scale
     assert (table.loc[table["series"] == "audited", "epsilon"] == 0).all()
-    assert figure.axes[0].get_yscale() == "linear"
 
 
-def test_noise_may_follow_the_number_of_steps_alone():
-    steps = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
-    steps["noise_multiplier"] *= (steps["num_steps"] / 500) ** 0.5
-    _, table = draw_bounds_figure(steps, axis="num_steps")
+STEPS = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
+STEPS["noise_multiplier"] *= (STEPS["num_steps"] / 500) ** 0.5
+
+
+def test_noise_may_follow_the_number_of_steps():
+    """And no other setting: the table of refusals has them."""
+    _, table = draw_bounds_figure(STEPS, axis="num_steps")
     assert table["noise_multiplier"].nunique() == 4
-    other = steps[(steps["num_steps"] == 125) & (steps["canary"] == "natural")]
-    mixed = pd.concat([steps.drop(other.index), other.assign(noise_multiplier=1.0)])
-    with pytest.raises(InputError, match="num_steps125 differ in noise_multiplier"):
-        draw_bounds_figure(mixed, axis="num_steps")
-    norms = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, conversions=["gdp"])
-    norms["noise_multiplier"] *= norms["max_grad_norm"]
-    with pytest.raises(InputError, match=r"differ in noise_multiplier \(5.574 and 11.148\)"):
-        draw_bounds_figure(norms, axis="max_grad_norm")
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "max_grad_norm"])
@@ -422,42 +398,37 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
     assert "95 % confidence for each point alone, R = 800 to 1,000 " in below(figure)
 
 
-JOINTLY = [([100, 500, 2000], "each point alone"), ([], "all points of a curve jointly")]
-JOINTLY.append(([500], "all filled points of a curve jointly and for each hollow point alone"))
-
-
-@pytest.mark.parametrize(("alone", "stated"), JOINTLY)
-def test_by_runs_the_note_says_which_bounds_hold_jointly(alone, stated):
+@pytest.mark.parametrize(("alone", "stated"), [
+    ([100, 500, 2000], "each point alone"),
+    ([], "all points of a curve jointly"),
+    ([500], "all filled points of a curve jointly and for each hollow point alone"),
+])  # fmt: skip
+def test_by_runs_markers_tell_joint_bounds_from_others(alone, stated):
+    """And the note says which hold jointly. Without both kinds, all markers are filled."""
+    blue, is_mixed = canary_colour("gradient"), alone == [500]
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     for summary in (_with_looks(*alone), pd.concat([_with_looks(*alone), other])):
         figure, table = draw_bounds_figure(summary, axis="num_runs")
         assert f"95 % confidence for {stated}, R = 100 to 2,000" in below(figure)
-        assert ("alone" in legend(figure)) is (alone == [500])
+        for axes in figure.axes:
+            faces = {
+                place: str(line.get_markerfacecolor())
+                for line in axes.get_lines()
+                if line.get_color() == blue and line.get_marker() == "o"
+                for place in line.get_xdata()
+            }
+            assert faces == {100: blue, 500: "white" if is_mixed else blue, 2000: blue}
+        faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
+        assert faces["gradient"] == blue
+        assert ("alone" in faces) is is_mixed
+        if is_mixed:
+            assert faces["alone"] == "white" != faces["jointly with those of its curve"]
     looks = _audited(table, "num_runs", "num_looks")
     assert {*map(tuple, looks)} == {(runs, 1 if runs in alone else 3) for runs in RUNS["num_runs"]}
-
-
-def test_by_runs_markers_tell_joint_bounds_from_others():
-    blue = canary_colour("gradient")
-    figure, table = draw_bounds_figure(_with_looks(500), axis="num_runs")
-    for axes in figure.axes:
-        faces = {
-            float(place): str(line.get_markerfacecolor())
-            for line in axes.get_lines()
-            if line.get_color() == blue and line.get_marker() == "o"
-            for place in np.asarray(line.get_xdata())
-        }
-        assert faces == {100.0: blue, 500.0: "white", 2000.0: blue}
-    faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
-    assert faces["alone"] == "white" != faces["jointly with those of its curve"]
-    assert faces["gradient"] == blue
-    drawn = np.vstack(_drawn(figure.axes[0])).tolist()
-    points = _audited(table, "num_runs", "epsilon", canary="gradient", sample_rate=1.0)
-    assert sorted(drawn) == sorted(points)
+    # Bounds of both kinds at the same numbers of runs have lines of their own.
     both = pd.concat([_with_looks(), _with_looks(100, 500, 2000)])
     figure, table = draw_bounds_figure(both, axis="num_runs")
-    assert len(_drawn(figure.axes[0])) == 2
-    assert len(_audited(table)) == 2 * 2 * 3 * 2
+    assert (len(_drawn(figure.axes[0])), len(_audited(table))) == (2, 2 * 2 * 3 * 2)
 
 
 def test_scores_of_one_canary_have_lines_of_their_own():
@@ -474,9 +445,10 @@ def test_scores_of_one_canary_have_lines_of_their_own():
     assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
 
 
-@pytest.mark.parametrize(
-    ("adjacency", "name"), [("add_remove", "add/remove"), ("zero_out", "zero-out")]
-)
+NAMES = [("add_remove", "add/remove"), ("zero_out", "zero-out")]
+
+
+@pytest.mark.parametrize(("adjacency", "name"), NAMES)
 def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency, name):
     figure, table = draw_bounds_figure(_fixed(adjacency=adjacency), axis="step")
     assert {*table["series"]} == {"audited", "accounted_add_remove", "audited_in_sample"}
@@ -510,16 +482,6 @@ def test_panels_show_the_settings_that_are_named():
     assert {*table["model"]} == {"resnet18", "convnet"}
     shared = "All audits: known batches of 128, σ = 4, C = 2, learning rate 0.01"  # noqa: RUF001
     assert shared in figure.get_label()
-
-
-def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch):
-    monkeypatch.setitem(SHOWN, "momentum", Shown("momentum {:g}", panel=True))
-    summary = summary_of(settings=[(1.0, 2.0)], axis={"momentum": [0.5, 0.9]})
-    figure, table = draw_bounds_figure(summary, axis="step", panels=["momentum"])
-    assert titles(figure) == ["momentum 0.5", "momentum 0.9"]
-    assert {*table["momentum"]} == {0.5, 0.9}
-    with pytest.raises(InputError, match=r"differ in momentum \(0.5 and 0.9\)"):
-        draw_bounds_figure(summary, axis="step")
 
 
 def test_variants_of_a_canary_are_lines_of_their_own():
@@ -560,6 +522,9 @@ def _mixed(column: str, value: object) -> pd.DataFrame:
 
 STEP = {"axis": "step"}
 NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
+OF_NORM = NORMS.assign(noise_multiplier=NORMS["noise_multiplier"] * NORMS["max_grad_norm"])
+SHORT = (STEPS["num_steps"] == 125) & (STEPS["canary"] == "natural")
+OTHER_NOISE = STEPS.assign(noise_multiplier=STEPS["noise_multiplier"].mask(SHORT, 1.0))
 RUNS_TWICE = summary_of(axis={"num_runs": [100, 200]}, rules=["split"])
 TWICE = pd.concat([NORMS, NORMS.query("max_grad_norm == 1").assign(audit="other")])
 FEWER = pd.concat([RUNS_TWICE, RUNS_TWICE.query("num_runs == 100").assign(audit="other")])
@@ -581,6 +546,8 @@ REFUSED = [
     (summary_of().iloc[:0], STEP, "the summary has no row to show"),
     (summary_of(), {"axis": "num_step"}, "unknown axis 'num_step': did you mean 'num_steps'"),
     (NORMS, {"axis": "num_steps"}, r"differ in max_grad_norm \(1 and 2\)"),
+    (OTHER_NOISE, {"axis": "num_steps"}, "num_steps125 differ in noise_multiplier"),
+    (OF_NORM, {"axis": "max_grad_norm"}, r"differ in noise_multiplier \(5.574 and 11.148\)"),
     (TWICE, {"axis": "max_grad_norm"}, "canary, score, sample rate and max_grad_norm, by which"),
     (FEWER, {"axis": "num_runs"}, "same canary, score, sample rate and noise, by which"),
     (pd.concat(PERIODS), STEP, r"canary_period \(1 and 5\).* it in panels or l"),

@@ -20,16 +20,13 @@ SETTINGS = (
 def test_an_entry_has_a_picture_its_table_a_config_and_its_command(question):
     entry = ENTRIES[question]
     assert question.endswith("?")
-    [path] = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", entry)
-    picture = DOCS / path
-    assert picture.is_file()
-    [table] = re.findall(r"\[numbers\]\(([^)]+\.tsv)\)", entry)
-    assert (DOCS / table).is_file()
-    assert picture.stem == "comparison" or (DOCS / table) == picture.with_suffix(".tsv")
+    # That links lead somewhere is tested of all pages.
+    [picture] = re.findall(r"!\[[^\]]+\]\(([^)]+)\.png\)", entry)
+    [table] = re.findall(r"\[numbers\]\(([^)]+)\.tsv\)", entry)
+    assert Path(picture).stem == "comparison" or table == picture
     assert "- Assumed:" in entry
     [(said, path)] = re.findall(r"\[((?:config|benchmarks)/\S+)\]\(\.\./([^)]+)\)", entry)
     assert said == path
-    assert (ROOT / path).is_file()
     [command] = re.findall(r"^ {4}(\S.*)$", entry, re.MULTILINE)
     if path.startswith("benchmarks/"):
         assert command.startswith(f"python -m {path.removesuffix('.py').replace('/', '.')} ")

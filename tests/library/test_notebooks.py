@@ -12,10 +12,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
 def shown(notebook: nbformat.NotebookNode) -> list[str]:
-    """What the cells of code show, without progress and with # for numbers.
-
-    These may differ a little between machines.
-    """
+    """What cells show, without progress; # for numbers, which differ a little between machines."""
     texts = [
         " ".join(
             output["data"].get("text/plain", "") if "data" in output else output["text"]
@@ -25,17 +22,16 @@ def shown(notebook: nbformat.NotebookNode) -> list[str]:
         for cell in notebook.cells
         if cell.cell_type == "code"
     ]
-    masked = [re.sub(r"\d+[.]\d+(e[-+]\d+)?", "#", text) for text in texts]
-    found = [re.sub(r"\s+", " ", re.sub(r"\S*/results/", "results/", text)) for text in masked]
-    return [text.strip() for text in found]
+    for pattern, new in ((r"\d+[.]\d+(e[-+]\d+)?", "#"), (r"\S*/results/", "results/")):
+        texts = [re.sub(pattern, new, text) for text in texts]
+    return [" ".join(text.split()) for text in texts]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")  # of Jupyter's own
 def test_notebooks_run(path, tmp_path):
-    saved = nbformat.read(path, as_version=4)
-    again = nbformat.read(path, as_version=4)
+    saved, again = (nbformat.read(path, as_version=4) for _ in range(2))
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(again, timeout=600, kernel_name="python3", resources=resources).execute()
     assert shown(again) == shown(saved)

@@ -6,6 +6,7 @@ import re
 import struct
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,32 +43,22 @@ from dpcanary.scoring.world_scores import WorldScores
 
 def headline(**changes: object) -> Headline:
     known = {
-        "training": "DP-SGD.",
-        "attack": "1,000 models with the gradient canary",
-        "adjacency": "substitute",
-        "delta": 1e-5,
-        "significance": 0.05,
-        "shown": 8.919,
-        "assumption": "the curve is Gaussian",
-        "substitute": 9.991,
-        "add_remove": 4.371,
+        **{"training": "DP-SGD.", "attack": "1,000 models with the gradient canary"},
+        **{"adjacency": "substitute", "delta": 1e-5, "significance": 0.05, "shown": 8.919},
+        **{"assumption": "the curve is Gaussian", "substitute": 9.991, "add_remove": 4.371},
     }
-    return Headline(**{**known, **changes})
+    return Headline(**known | changes)
 
 
-CRAFTED = {
-    "attack": "1,000 models with a crafted gradient (gradient canary)",
-    "difference": "a crafted gradient",
-    "is_real": False,
-}
+CRAFTED = {"attack": "1,000 models with a crafted gradient (gradient canary)"}
+CRAFTED |= {"difference": "a crafted gradient", "is_real": False}
 REAL = OfRealRecord(6.037, "900 models with another real record", "another real record", 2)
 SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
 BESIDE = CRAFTED | {"real": REAL}
 MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
 DIFFERENT = "which is evidence that the two differ"
 SURE = "with 95 % confidence"
-
-
+BEYOND = {"advice": " Do this.", "above": 1}
 # What is different, phrases that the answer has, and phrases that it has not.
 ANSWERS: list[tuple[dict, str, str]] = [
     ({}, "(add/remove adjacency): epsilon is at most 4.38. Most libraries", "No audit here"),
@@ -76,11 +67,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({}, f"This is above the add/remove epsilon, {DIFFERENT}.", "on average"),
     # A real record stands beside a crafted attack.
     (CRAFTED, "No audit here is of a real record, which may leak less.", ""),
-    (
-        BESIDE,
-        "With a real record, at least 6.03 is shown, by an attack on 900 models",
-        "No audit h",
-    ),
+    (BESIDE, "With a real record, at least 6.03 is shown, by an attack on 900 mo", "No audit h"),
     (BESIDE, "This is the largest of 2 such results: its confidence is lower", ""),
     ({"is_real": True}, "epsilon is at most", "real record"),
     ({"is_real": None}, "epsilon is at most", "real record"),
@@ -103,12 +90,8 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({"substitute": nan, "add_remove": nan}, "no epsilon was accounted. Under sub", "above"),
     # More than is accounted is an alarm.
     *(
-        (changes | {"advice": " Do this."}, phrase, absent)
-        for changes in (
-            {"shown": 40.1, "above": 1},
-            MEMBERSHIP | {"shown": 14.3, "above": 1},
-            {"shown": 9.8, "bounds": 5, "above": 3},
-        )
+        (changes | BEYOND, phrase, absent)
+        for changes in ({"shown": 40.1}, MEMBERSHIP | {"shown": 14.3}, {"shown": 9.8, "bounds": 5})
         for phrase, absent in (
             (" what is accounted", DIFFERENT),
             ("Do this.", "should quote"),
@@ -124,18 +107,15 @@ def test_the_answer_of_the_first_page(changes, phrase, absent):
     assert phrase in text
     assert not absent or absent not in text
     assert headline(**changes).measured == ""
-    assert bool(re.search("exceeds? what is accounted", text)) is (
-        "above" in changes or changes.get("real") is SEVERAL
-    )
+    is_above = "above" in changes or changes.get("real") is SEVERAL
+    assert bool(re.search("exceeds? what is accounted", text)) is is_above
 
 
 def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
     known = {"data": "Digits.", "chosen": "Of 2 rows.", "not_examined": ["The loop."]}
     page = dict(headline(**CRAFTED, **known, measured="Test accuracy 83.2%.").sections)
-    assert [*page] == [
-        *("Claim", "Guaranteed", "Shown by attack", "Data", "Attack", "Conditions"),
-        "Not examined",
-    ]
+    names = "Claim, Guaranteed, Shown by attack, Data, Attack, Conditions, Not examined"
+    assert ", ".join(page) == names
     assert page["Claim"] == [
         "DP-SGD.",
         "Accounted as (epsilon, delta)-differentially private with (4.38, 1e-05) under add/remove"
@@ -146,10 +126,7 @@ def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
     assert page["Attack"] == [f"An attack on {CRAFTED['attack']}, under substitute adjacency."]
     assert "The lower bound assumes: the curve is Gaussian." in page["Conditions"]
     assert page["Not examined"][0] == "The loop."
-    assert (
-        "People with several records: epsilons are those of one record, or of all copies of it"
-        " where an audit has copies." in (page["Not examined"])
-    )
+    assert any(text.startswith("People with several records") for text in page["Not examined"])
     # What does not hold is on no line of the page, and has no bar.
     for changes, number in (({"is_valid": False}, "8.9"), ({"refuted": "ALARM."}, "10.00")):
         other = headline(**changes)
@@ -239,30 +216,21 @@ def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
     assert verified_in_words(tmp_path) == ""
 
 
-def of_real_record(
-    audits: dict[str, dict], shown: dict[str, float], name: str
-) -> OfRealRecord | None:
+def of_real_record(audits: dict[str, dict], shown: dict[str, float], name: str) -> Any:
     """What stands beside an audit, of audits on two datasets with these bounds."""
     datasets = {dataset: {"source": "digits", "num_records": 60} for dataset in ("one", "two")}
     shared = {"noise_multiplier": 2.0, "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
     shared |= {"dataset": "one", "num_slots": 1}
+    settings = {audit: shared | of_audit for audit, of_audit in audits.items()}
     experiment = parse_experiment(
-        {
-            "experiment": "e",
-            "delta": 1e-5,
-            "datasets": datasets,
-            "audits": {audit: shared | settings for audit, settings in audits.items()},
-        }
+        {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": settings}
     )
-    known = {"runs": 8, "bounds": 1, "above": 0}
-    table = pd.DataFrame(
-        {
-            **{"audit": audit, "canary": settings["canary"], "shown": shown[audit]},
-            "noise_multiplier": settings.get("noise_multiplier", 2.0),
-            **known,
-        }
-        for audit, settings in audits.items()
-    )
+    keys = ("canary", "noise_multiplier")
+    rows = [
+        {key: of_audit[key] for key in keys} | {"audit": audit, "shown": shown[audit]}
+        for audit, of_audit in settings.items()
+    ]
+    table = pd.DataFrame(rows).assign(runs=8, bounds=1, above=0)
     return _of_real_record(experiment, table, table.set_index("audit"), name)
 
 
@@ -279,25 +247,31 @@ def test_a_real_record_beside_a_crafted_one_is_of_the_same_training(other):
     assert of_real_record(audits, shown, "here") is None
 
 
+def _own_report(
+    scores: WorldScores, rule: str, adjacency: Adjacency, *around: float
+) -> tuple[float, Report]:
+    """An own audit with the bound of a rule, and accounted epsilons at distances from it."""
+    worlds = {"world0_scores": scores.world0, "world1_scores": scores.world1}
+    estimate = estimate_epsilon(**worlds, delta=1e-5, threshold_rule=rule)
+    bound = estimate.epsilon_lower
+    upper = [bound + distance for distance in around]
+    accounted = EpsilonsByAdjacency(*upper, 1e-5, AccountingMethod.PLD) if upper else None
+    return bound, report_of_own_audit(
+        name="mine", scores=scores, estimate=estimate, adjacency=adjacency,
+        mechanism=(2.0, 0.5, 7) if upper else None, accounted=accounted, seconds=1.0, findings=[],
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
     """A bound between both epsilons is an alarm, unless the audit is of a substitution."""
     rng = np.random.default_rng(0)
     scores = WorldScores(rng.normal(6.0, 1.0, 200), rng.normal(0.0, 1.0, 200))
-    estimate = estimate_epsilon(
-        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5, threshold_rule="split"
-    )
-    bound = estimate.epsilon_lower
-    accounted = EpsilonsByAdjacency(bound - 1, bound + 1, bound + 2, 1e-5, AccountingMethod.PLD)
-    report = report_of_own_audit(
-        name="mine", scores=scores, estimate=estimate, adjacency=adjacency,
-        mechanism=(2.0, 0.5, 7), accounted=accounted, seconds=1.0, findings=[],
-    )  # fmt: skip
+    bound, report = _own_report(scores, "split", adjacency, -1, 1, 2)
     is_substitute = adjacency == "substitute"
     assert report.headline.add_remove == bound - 1
-    assert report.headline.substitute == (
-        bound + 1 if is_substitute else pytest.approx(nan, nan_ok=True)
-    )
+    expected = bound + 1 if is_substitute else pytest.approx(nan, nan_ok=True)
+    assert report.headline.substitute == expected
     assert ("exceeds what is accounted" in " ".join(report.headline.answer)) is not is_substitute
     methods = " ".join(report.methods)
     assert "400 models were trained on two" in methods
@@ -307,14 +281,7 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
 
 def test_methods_do_not_call_a_number_of_in_sample_a_bound():
     scores = WorldScores(np.arange(20.0) + 9, np.arange(20.0))
-    estimate = estimate_epsilon(
-        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5,
-        threshold_rule="in_sample",
-    )  # fmt: skip
-    report = report_of_own_audit(
-        name="mine", scores=scores, estimate=estimate, adjacency=Adjacency.SUBSTITUTE,
-        mechanism=None, accounted=None, seconds=1.0, findings=[],
-    )  # fmt: skip
+    _, report = _own_report(scores, "in_sample", Adjacency.SUBSTITUTE)
     methods = " ".join(report.methods)
     assert "may exceed the truth with a probability above 0.05. It rests on this: NOT" in methods
     assert "The bound holds" not in methods
@@ -332,14 +299,12 @@ def _report_after(folder: Path, *all_runs: int, growing: str) -> Report:
         )  # fmt: skip
         record_looks(folder, experiment)
         (folder / "experiment.json").write_text(experiment.to_json())
+        known = {"canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": 2.0}
+        known |= {"threshold_rule": "combined", "epsilon_lower": 1.0, "assumption": "a curve"}
         rows = [
-            row(
-                canary="worst_case", sample_rate=0.5, noise_multiplier=2.0, audit=name,
-                origin=product.origin, num_runs=runs[name], threshold_rule="combined",
-                epsilon_lower=1.0, assumption="a curve", configuration=name,
-            )
+            row(**known, audit=name, origin=product.origin, num_runs=runs[name], configuration=name)
             for name, product in zip("ab", Products(experiment).summary(["a", "b"]), strict=True)
-        ]  # fmt: skip
+        ]
         write_table(folder / "summary.tsv", pd.DataFrame(rows))
     return report_of_experiment(folder)
 
@@ -352,9 +317,7 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     assert "VALID" not in methods
     assert valid.headline.chosen.endswith("Each bound holds alone.")
     assert "Of the 2 rows of the table it is the first" in valid.headline.chosen  # one training
-    assert valid.headline.not_examined == [
-        "Any training: scores were drawn from the known law of a worst case."
-    ]
+    assert [text.partition(":")[0] for text in valid.headline.not_examined] == ["Any training"]
     assert [name for name, _ in valid.sources] == ["summary.tsv", "experiment.json"]
     some = _report_after(tmp_path / "y", 8, 12, growing="b")
     methods = " ".join(some.methods)
@@ -366,35 +329,29 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     methods = " ".join(none.methods)
     assert "The numbers are computed at delta 1e-05 with significance 0.05 each. THEY" in methods
     assert none.headline.chosen.endswith("None of the bounds is valid.")
-    assert (
-        "THEY ARE NOT VALID LOWER BOUNDS: each audit was looked at with 8 runs, and runs were added"
-        " afterwards, so each may exceed the truth with a probability above 0.05."
-    ) in methods
+    assert "THEY ARE NOT VALID LOWER BOUNDS: each audit was looked at with 8 runs, and" in methods
     assert "Rule combined would be valid for a number of runs that was fixed before" in methods
     assert "Bounds hold" not in methods
 
 
 def test_the_overview_shows_what_is_finite():
     row = {"audit": "a", "canary": "gradient", "rule": "combined", "adjacency": "substitute"}
-    row["proof"] = "simulated"
+    accounted = {"proof": "simulated", "add_remove": 1.0, "substitute": 2.0}
     rows = [
-        {**row, "shown": 3.219, "add_remove": inf, "substitute": inf},
-        {**row, "audit": "b", "shown": 0.0, "add_remove": 1.0, "substitute": 2.0},
-        {**row, "audit": "c", "adjacency": "add_remove", "shown": 0.5, "add_remove": 1.0,
-         "substitute": 2.0},
-    ]  # fmt: skip
-    figure = draw_overview(pd.DataFrame(rows))
-    [axes] = [axes for axes in figure.axes if axes.patches]
-    assert [bar.get_width() for bar in axes.patches] == [3.219, 0.0, 0.5]
-    assert [text.get_text() for text in axes.texts] == ["3.21", "0.00", "0.50"]
-    # Of the second row both marks, of the third that of its own adjacency.
-    assert len(axes.collections) == 3
-    assert "shown by attack: epsilon is at least this" in legend(figure)
+        row | {"proof": "simulated", "shown": 3.219, "add_remove": inf, "substitute": inf},
+        row | accounted | {"audit": "b", "shown": 0.0},
+        row | accounted | {"audit": "c", "adjacency": "add_remove", "shown": 0.5},
+    ]
     # Numbers that are not valid are not shown.
-    rows[0]["proof"] = "not valid"
-    [axes] = [axes for axes in draw_overview(pd.DataFrame(rows)).axes if axes.patches]
-    assert [bar.get_width() for bar in axes.patches] == [0.0, 0.0, 0.5]
-    assert [text.get_text() for text in axes.texts] == ["no valid bound", "0.00", "0.50"]
+    for proof, width, text in (("simulated", 3.219, "3.21"), ("not valid", 0.0, "no valid bound")):
+        rows[0]["proof"] = proof
+        figure = draw_overview(pd.DataFrame(rows))
+        [axes] = [axes for axes in figure.axes if axes.patches]
+        assert [bar.get_width() for bar in axes.patches] == [width, 0.0, 0.5]
+        assert [text.get_text() for text in axes.texts] == [text, "0.00", "0.50"]
+        # Of the second row both marks, of the third that of its own adjacency.
+        assert len(axes.collections) == 3
+    assert "shown by attack: epsilon is at least this" in legend(figure)
     with pytest.raises(InputError, match="no valid bound"):
         draw_overview(pd.DataFrame(rows).iloc[:0])
 

@@ -36,20 +36,20 @@ def one(epsilon: float, **changes: object) -> dict[str, object]:
     return row(**base, epsilon_lower=epsilon, assumption="independence; a curve")
 
 
-@pytest.mark.parametrize(("measures", "text", "warns"), [
-    ({"test_accuracy": 0.8315}, "Test accuracy 83.2%.", False),
-    ({"test_accuracy": 0.971, "baseline_accuracy": 0.96},
-     "Test accuracy 97.1% (predicting the most frequent class: 96.0%).", False),
-    ({"test_accuracy": 0.96, "baseline_accuracy": 0.96}, "class: 96.0%). WARNING: the mod", True),
-    ({"test_r2": 0.43}, "R^2 on test records 0.43 (predicting the mean: 0).", False),
-    ({"test_r2": -0.2}, "R^2 on test records -0.20 (predicting the mean: 0). WARN", True),
-    ({}, "", False),
+@pytest.mark.parametrize(("accuracy", "baseline", "r2", "text", "warns"), [
+    (0.8315, None, None, "Test accuracy 83.2%.", False),
+    (0.971, 0.96, None, "Test accuracy 97.1% (predicting the most frequent class: 96.0%).", False),
+    (0.96, 0.96, None, "class: 96.0%). WARNING: the mod", True),
+    (None, None, 0.43, "R^2 on test records 0.43 (predicting the mean: 0).", False),
+    (None, None, -0.2, "R^2 on test records -0.20 (predicting the mean: 0). WARN", True),
+    (None, None, None, "", False),
 ])  # fmt: skip
-def test_what_models_have_learnt_is_said_beside_a_constant(measures, text, warns):
-    found = learnt_in_words(measures)
-    assert found.startswith(text) or text in found
-    assert ("have learnt nothing" in found) is warns
-    assert warns or found == text
+def test_what_models_have_learnt_is_said_beside_a_constant(accuracy, baseline, r2, text, warns):
+    measures = {"test_accuracy": accuracy, "baseline_accuracy": baseline, "test_r2": r2}
+    said = learnt_in_words({key: value for key, value in measures.items() if value is not None})
+    assert text in said
+    assert ("have learnt nothing" in said) is warns
+    assert warns or said == text
 
 
 def test_bounds_are_averaged_and_none_is_picked():
@@ -92,14 +92,13 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
         table = results_table(pd.DataFrame(rows))
         alarms = [*above_in_words(table)]
         assert len(alarms) == (alarm is not None)
-        if alarm is not None:
+        for text in alarms:
             said = f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {alarm}"
-            assert alarms[0].startswith(said)
+            assert text.startswith(said)
             # A line of its own, after what may be stated and before the table.
-            text = "\n".join(results_lines(table, Path("x")))
-            before, _, after = text.partition("\nABOVE WHAT")
-            assert before.count("\n\n") == 0
-            assert "\n\naudit " in after
+            lines = "\n".join(results_lines(table, Path("x")))
+            before, _, after = lines.partition("\nABOVE WHAT")
+            assert ("\n\n" in before, "\n\naudit " in after) == (False, True)
         is_of_content = rows[0]["adjacency"] == "substitute"
         assert ("audits of content" in in_words(table)) is is_of_content
 
@@ -107,27 +106,23 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
 def test_a_summary_in_words():
     zero = "is no evidence of safety"
     assert zero in in_words(results_table(pd.DataFrame([one(0.0)])))
-    mixed = results_table(pd.DataFrame([one(5.0), one(3.0, canary="natural")]))
-    assert "shown: lower bound on epsilon by attack, at the last step" in in_words(mixed)
-    mixed.loc[0, "proof"] = "not valid"
-    assert "number of the attack, a lower bound on epsilon only where it is" in in_words(mixed)
     table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
-    content = "{} of 2 audits of content show more than the add/remove epsilon"
     for shown, number, is_mean in (
         (table, 1, False), (table.assign(bounds=5), 1, True), (table.assign(shown=1.0), 0, False)
     ):  # fmt: skip
         text = in_words(shown)
-        assert content.format(number) in text
+        assert "shown: lower bound on epsilon by attack, at the last step" in text
+        assert f"{number} of 2 audits of content show more than the add/remove epsilon" in text
         assert ("is their mean" in text) is is_mean
         assert zero not in text
+    mixed = table.assign(proof=["not valid", "proven"])
+    assert "number of the attack, a lower bound on epsilon only where it is" in in_words(mixed)
 
 
 def test_what_may_be_stated_comes_first():
     """Of the first bound, whatever its size; of a mean of several, nothing."""
-    first, largest = (
-        one(5.009, delta=1e-6, significance=0.01),
-        one(9.0, audit="b", canary="natural"),
-    )
+    first = one(5.009, delta=1e-6, significance=0.01)
+    largest = one(9.0, audit="b", canary="natural")
     sentence = (
         "You may state: epsilon is at least 5.00 for the training of gradient-1.0-2.0 under"
         " substitute adjacency at delta 1e-06, with 99 % confidence, if independence, and if a"
@@ -136,9 +131,7 @@ def test_what_may_be_stated_comes_first():
     assert stated(results_table(pd.DataFrame([first]))) == sentence
     several = results_table(pd.DataFrame([first, largest]))
     assert stated(several).startswith(f"{sentence} The same may be stated of any other one")
-    assert results_lines(several, Path("x"))[0].startswith(
-        "You may state: epsilon is at least 5.00"
-    )
+    assert results_lines(several, Path("x"))[0].startswith(sentence[:50])
     mean = results_table(pd.DataFrame([one(5.0, repeat=0), one(6.0, repeat=1)]))
     assert "none of them may be stated" in stated(mean)
     zero = results_table(pd.DataFrame([one(0.0)]))
@@ -154,12 +147,11 @@ def test_each_rule_has_a_row_by_its_first_conversion():
         one(8.0, audit="b", conversion="subsampled_gaussian"),
     ]
     table = results_table(pd.DataFrame(rows))
-    shown = table[["rule", "conversion", "shown"]].to_numpy().tolist()
-    assert sorted(shown) == [
-        ["simultaneous", "gdp", 3.0],
-        ["simultaneous", "subsampled_gaussian", 8.0],
-        ["steinke", "direct", 2.0],
-    ]
+    shown = table.set_index(["rule", "conversion"])["shown"].to_dict()
+    assert shown == {
+        **{("simultaneous", "gdp"): 3.0, ("simultaneous", "subsampled_gaussian"): 8.0},
+        **{("steinke", "direct"): 2.0},
+    }
 
 
 def written(folder: Path) -> Path:
@@ -168,32 +160,34 @@ def written(folder: Path) -> Path:
     return folder
 
 
+def command(*arguments: object) -> str:
+    arguments = ("results", *map(str, arguments))
+    return CliRunner().invoke(app, arguments, catch_exceptions=False).output
+
+
 def test_the_command_prints_the_table(tmp_path):
     folder = written(tmp_path / "results/x")
-    table = read_results(folder)
-    done = CliRunner().invoke(app, ["results", str(folder)], catch_exceptions=False)
-    lines = done.output.splitlines()
+    table, text = read_results(folder), command(folder)
+    lines = text.splitlines()
     for found in table.itertuples():
-        named = [line for line in lines if line.startswith(f"{found.audit} ")]
-        [line] = [line for line in named if f" {found.rule} " in line]
+        start = re.compile(rf"{re.escape(found.audit)} .* {found.rule} ")
+        [line] = [line for line in lines if start.match(line)]
         assert f" {floor(100 * found.shown) / 100:.2f} " in line
         assert line.endswith("  a, b")
     # The state of the rules' proofs is among the conditions, once.
     proofs = "\nHow the validity of the rules is known: simultaneous (proven)"
-    assert f"a: independence\nb: a curve{proofs}" in done.output
+    assert f"a: independence\nb: a curve{proofs}" in text
     assert max(map(len, lines)) <= 80
-    as_json = CliRunner().invoke(app, ["results", str(folder), "--json"], catch_exceptions=False)
-    assert len(json.loads(as_json.output)["audits"]) == len(table)
+    assert len(json.loads(command(folder, "--json"))["audits"]) == len(table)
     with pytest.raises(InputError, match="has no results"):
-        CliRunner().invoke(app, ["results", str(tmp_path)], catch_exceptions=False)
+        command(tmp_path)
 
 
 def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
     """Whoever adds an audit to a config must not take the results of the others for all."""
     audit = {"num_runs": 8, "num_steps": 2, "canary": "worst_case", "noise_multiplier": [2.0, 3.0]}
-    experiment = parse_experiment(
-        {"experiment": "e", "delta": 1e-5, "audits": {"a": {"sample_rate": 0.5, **audit}}}
-    )
+    audits = {"a": {"sample_rate": 0.5, **audit}}
+    experiment = parse_experiment({"experiment": "e", "delta": 1e-5, "audits": audits})
     (tmp_path / "experiment.json").write_text(experiment.to_json())
     products = Products(experiment).summary(["a"])
     rows = [one(1.0, audit=product.name, origin=product.origin) for product in products]
@@ -240,14 +234,12 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
     old = logs / "estimate/old.log"
     old.write_text("error: of an earlier run\n")
     os.utime(old, (1000, 1000))
-    assert failures(logs, since=2000) == [
-        "train_shard/mine/00003: run 7 diverged: lower learning_rate"
-    ]
+    why = "train_shard/mine/00003: run 7 diverged: lower learning_rate"
+    assert failures(logs, since=2000) == [why]
     print_failure(logs)
     text = capsys.readouterr().err
     assert "What went wrong:" in text
     assert "run 7 diverged" in text
-    assert "an earlier run" not in text
     assert "The same command goes on from here" in text
 
 
@@ -268,16 +260,13 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
         return "\n".join(results_lines(read_results(tmp_path), tmp_path))
 
     before = "NOT a valid bound (the audit was looked at before, with 8 runs)"
-    assert "NOT" not in run(8)
-    assert "NOT" not in run(8)  # the same number again is no other look
+    assert "NOT" not in run(8) + run(8)  # the same number again is no other look
     text = " ".join(run(12).split())
-    assert before in text
     assert text.startswith(f"Nothing can be stated: {before}: epsilon may be below 1.00.")
     assert re.search(r"\ba gradient 12 1\.00 .* \(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
     assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
     assert "audits of content" not in text  # it is not counted among those that show something
-    assert "Each single" not in text
     assert "Bounds that are not valid may exceed the truth more often" in text
     assert before in " ".join(run(12).split())
     assert "with 8, 12 runs" in " ".join(run(16).split())
