@@ -107,14 +107,12 @@ def _tiny_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
 def cifar10(folder: Path) -> Path:
     """The binary archive: a label byte and 3,072 pixel bytes a record, ten classes in turn."""
     rng = np.random.default_rng(0)
-    path = folder / "cifar-10-binary.tar.gz"
     names = [*(f"data_batch_{index}" for index in range(1, 6)), "test_batch"]
-    with tarfile.open(path, "w:gz") as archive:
-        for name in names:
-            pixels = rng.integers(0, 256, (20, 3072), dtype=np.uint8)
-            labels = np.arange(20, dtype=np.uint8)[:, None] % 10
-            _add(archive, f"cifar-10-batches-bin/{name}.bin", np.hstack([labels, pixels]).tobytes())
-    return path
+    pixels = [rng.integers(0, 256, (20, 3072), dtype=np.uint8) for _ in names]
+    labels = np.arange(20, dtype=np.uint8)[:, None] % 10
+    contents = [np.hstack([labels, part]).tobytes() for part in pixels]
+    members = [f"cifar-10-batches-bin/{name}.bin" for name in names]
+    return _tar(folder / "cifar-10-binary.tar.gz", dict(zip(members, contents, strict=True)))
 
 
 def sst2(folder: Path) -> Path:
@@ -132,35 +130,29 @@ def sst2(folder: Path) -> Path:
 def purchase100(folder: Path) -> Path:
     """The published archive: a label from 1 to 100, then 600 bits."""
     rng = np.random.default_rng(0)
-    path = folder / "dataset_purchase.tgz"
     rows = [",".join(map(str, [index % 100 + 1, *rng.integers(0, 2, 600)])) for index in range(300)]
-    with tarfile.open(path, "w:gz") as archive:
-        _add(archive, "dataset_purchase", "\n".join([*rows, ""]).encode())
-    return path
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
+    content = "\n".join([*rows, ""]).encode()
+    return _tar(folder / "dataset_purchase.tgz", {"dataset_purchase": content})
 
 
 def california_housing(folder: Path) -> Path:
     """scikit-learn's archive: nine numbers a line."""
     rng = np.random.default_rng(0)
-    path = folder / "cal_housing.tgz"
     rows = [",".join(f"{value:.3f}" for value in rng.uniform(1, 9, 9)) for _ in range(300)]
+    content = "\n".join([*rows, ""]).encode()
+    return _tar(folder / "cal_housing.tgz", {"CaliforniaHousing/cal_housing.data": content})
+
+
+def _tar(path: Path, members: Mapping[str, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as archive:
-        _add(archive, "CaliforniaHousing/cal_housing.data", "\n".join([*rows, ""]).encode())
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     return path
 
 
-FILES = {
-    "california_housing": california_housing,
-    "cifar10": cifar10,
-    "sst2": sst2,
-    "purchase100": purchase100,
-}
+FILES = {builder.__name__: builder for builder in (california_housing, cifar10, sst2, purchase100)}
 
 
 def write_encoders(folder: Path) -> None:
@@ -171,19 +163,11 @@ def write_encoders(folder: Path) -> None:
     from transformers import BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
 
     torch.manual_seed(0)
-    shape = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    shape = {"hidden_size": 16, "intermediate_size": 16, **layers}
     ViTModel(ViTConfig(image_size=32, patch_size=16, **shape)).save_pretrained(folder / "vit")
-    processor = {
-        "image_processor_type": "ViTImageProcessor",
-        "size": {"height": 32, "width": 32},
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
-    }
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+    processor |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folder / "vit/preprocessor_config.json").write_text(json.dumps(processor))
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot"]
     (folder / "words").mkdir()

@@ -6,41 +6,33 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from dpcanary.accounting import privacy_losses as losses
-from dpcanary.adversaries import adversary_settings as adversaries_settings
-from dpcanary.checking.mechanism import measurements
 from dpcanary.core.plugins import registered
-from dpcanary.data import record_source as source
 from dpcanary.errors import InputError
-from dpcanary.own_training import one_training as one_run
-from dpcanary.secrets import secret_laws as laws
-from dpcanary.training import training_settings
 from dpcanary.training.training_settings import TrainingStage
-from dpcanary.watching import purposes as watched
 from dpcanary.workflow.code_digests import _closure, _module_files, digest_of_code, imports_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpcanary"
 PURPOSES = {  # Their numbers are part of the key of every stream, and never change.
-    losses: "EXPONENTIALS=26",
-    adversaries_settings: """WORST_CASE=5 PROCESS=11 TARGETS=12 DIMENSIONS=13 DIRECTIONS=14
-        LOSS_LANDSCAPE=15 OTHER_LABELS=16 METAGRADIENT_SPLITS=18 METAGRADIENT_ORDERS=19
-        SHUFFLED_CASE=25 ENCODING_LOSS=27 SECRET_VALUES=32 SECRET_NOISE=33""",
-    source: "RECORDS=1 SYNTHETIC_RECORDS=9",
-    measurements: "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
-    one_run: "OWN_TRAINING=22",
-    laws: "SECRETS=28 CANDIDATES=29 PLACES_OF_SECRETS=30",
-    watched: "DIRECTIONS=34 WORLDS=35 CANARY_BATCHES=36",
-    training_settings: """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6 FIXED_BATCHES=7
-        OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 DROPOUT=37
+    "accounting.privacy_losses": "EXPONENTIALS=26",
+    "adversaries.adversary_settings": """WORST_CASE=5 PROCESS=11 TARGETS=12 DIMENSIONS=13
+        DIRECTIONS=14 LOSS_LANDSCAPE=15 OTHER_LABELS=16 METAGRADIENT_SPLITS=18
+        METAGRADIENT_ORDERS=19 SHUFFLED_CASE=25 ENCODING_LOSS=27 SECRET_VALUES=32
+        SECRET_NOISE=33""",
+    "data.record_source": "RECORDS=1 SYNTHETIC_RECORDS=9",
+    "checking.mechanism.measurements": "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
+    "own_training.one_training": "OWN_TRAINING=22",
+    "secrets.secret_laws": "SECRETS=28 CANDIDATES=29 PLACES_OF_SECRETS=30",
+    "watching.purposes": "DIRECTIONS=34 WORLDS=35 CANARY_BATCHES=36",
+    "training.training_settings": """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6
+        FIXED_BATCHES=7 OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 DROPOUT=37
         PRETRAINING_BATCHES=21""",
 }
-
-
 # Each room may import those above it. Errors are a part of the front door that all may import.
 ROOMS = (
     *("core", "data", "accounting", "training", "scoring", "estimation"),
@@ -110,12 +102,13 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
 
 
 def test_purposes_of_streams_are_distinct():
-    numbers = [purpose.value for module in PURPOSES for purpose in module.Purpose]
+    classes = {name: import_module(f"dpcanary.{name}").Purpose for name in PURPOSES}
+    numbers = [purpose.value for purposes in classes.values() for purpose in purposes]
     assert len({*numbers}) == len(numbers)
     declaring = {path for path in PACKAGE.rglob("*.py") if "class Purpose(" in path.read_text()}
-    assert declaring == {Path(module.__file__ or "") for module in PURPOSES}
-    for module, purposes in PURPOSES.items():
-        declared = {f"{purpose.name}={purpose.value}" for purpose in module.Purpose}
+    assert declaring == {PACKAGE / f"{name.replace('.', '/')}.py" for name in PURPOSES}
+    for name, purposes in PURPOSES.items():
+        declared = {f"{purpose.name}={purpose.value}" for purpose in classes[name]}
         assert declared == {*purposes.split()}
 
 
@@ -170,7 +163,7 @@ def test_lazy_and_type_checking_imports_and_those_of_public_names(tmp_path):
         assert (ROOT / "dpcanary/training/ensemble.py" in closure) == trains
 
 
-def test_a_digest_follows_the_function_that_a_program_is_told():
+def test_a_digest_follows_the_function_that_a_program_is_told(tmp_path, monkeypatch):
     program = ROOT / "scripts/craft_canaries.py"
     functions = ("dpcanary.adversaries.gradient:least_updated",)
     assert digest_of_code(program, ROOT) != digest_of_code(program, ROOT, functions=functions)
@@ -178,6 +171,11 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
     with pytest.raises(InputError, match="there is no package 'nowhere'"):
         digest_of_code(program, ROOT, functions=("nowhere.y:x",))
+    (tmp_path / "my_nets.py").write_text("from my_layers import WIDTH\n")
+    (tmp_path / "my_layers.py").write_text("\nWIDTH = (")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"my_layers\.py, line 2"):
+        digest_of_code(program, ROOT, functions=("my_nets:build",))
 
 
 def test_a_digest_is_the_same_in_every_process():

@@ -96,16 +96,19 @@ def planned(folder: Path, name: str = "flowers") -> Plan:
 
 def test_the_data_progress_and_results_are_printed(study):
     printed = (study / "printed.txt").read_text()
-    assert "flowers.csv, 120 records x 4 features, 3 classes" in printed
-    assert "30 of them are private (equally many of each class)" in printed
-    assert re.search(r"\d+ of \d+ jobs", printed)
-    assert re.search(r"audit-gradient +40 ", printed)
     assert "\x1b" not in printed  # no control characters without a terminal
     words = " ".join(printed.split())
-    assert "add/remove and substitute: accounted upper bounds" in words
-    assert re.search(r"Target record: row \d+ of the source, counted from 0 \(label \d\)", words)
-    assert "Features are standardised by the auxiliary records" in words
-    assert re.search(r"Test accuracy [\d.]+%", words)
+    for expected in (
+        "flowers.csv, 120 records x 4 features, 3 classes",
+        r"30 of them are private \(equally many of each class\)",
+        r"\d+ of \d+ jobs",
+        "audit-gradient 40 ",
+        "add/remove and substitute: accounted upper bounds",
+        r"Target record: row \d+ of the source, counted from 0 \(label \d\)",
+        "Features are standardised by the auxiliary records",
+        r"Test accuracy [\d.]+%",
+    ):
+        assert re.search(expected, words), expected
 
 
 def test_a_finished_audit_that_is_called_again_prints_its_results(again):
@@ -244,17 +247,6 @@ def test_nohup_goes_on_when_the_terminal_is_closed(tmp_path):
         assert snakemake.is_running()
         child.send_signal(signal.SIGTERM)
         assert child.wait(PATIENCE) == 130
-
-
-def test_a_model_that_cannot_be_audited_is_refused_before_any_job(again):
-    """By the command that runs a config; what is refused of models is in test_preflight.py."""
-    shutil.copy("results/flowers/audit.yaml", again)
-    shutil.rmtree("results")
-    (again / "my_layers.py").write_text("WIDTH = (")
-    printed = printed_by([*DPCANARY, "run", "audit.yaml"], again, fails=True)
-    assert re.search(r"my_layers\.py, line 1", printed)
-    assert "Traceback" not in printed
-    assert not (again / "results/flowers/data").exists()
 
 
 @pytest.fixture(scope="module")
