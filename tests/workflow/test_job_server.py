@@ -1,4 +1,4 @@
-"""Jobs that are forks of a server end as those with a Python of their own do."""
+"""Which `python` jobs find; and those that are forks of a server end as others do."""
 
 import os
 import signal
@@ -10,10 +10,11 @@ import psutil
 import pytest
 from running import PATIENCE, environment, wait_for
 
+from dpcanary.workflow import job_python
 from dpcanary.workflow.job_python import JobServer
 from dpcanary.workflow.job_server import IDLE
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
+PYTHON = sys.executable
 
 LONG = "time.sleep(3600)"  # more than tests wait
 
@@ -73,6 +74,8 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path):
+    if not hasattr(os, "pidfd_open"):
+        pytest.skip("of Linux")
     (tmp_path / "program.py").write_text(PROGRAM)
     counts = "open(__file__ + '.imports', 'a').write('1')"
     (tmp_path / "imported.py").write_text(f"{counts}\nROWS = []\n")
@@ -258,3 +261,36 @@ def test_a_job_that_computes_reads_or_is_stopped_is_left_alone(impatient):
     assert [computes.wait(PATIENCE), moves.wait(PATIENCE)] == [1, 2]
     os.kill(process, signal.SIGCONT)
     assert stopped.wait(PATIENCE) == 3
+
+
+def interpreter(folder: Path, *, knows: tuple[str, ...]) -> Path:
+    for name in knows:
+        (folder / "packages" / name).mkdir(parents=True)
+        (folder / "packages" / name / "__init__.py").touch()
+    path = folder / "bin" / "python"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}/packages" exec {PYTHON} -S "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+MOST = ("tqdm", "pandas", "numpy")  # such as the base of Anaconda
+ALL = ("tqdm", "torch")
+
+
+def test_jobs_find_a_python_that_has_what_they_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_python, "_NEEDED", ("tqdm", "torch"))
+    pairs = [(ALL, (), True), (ALL, MOST, True), (MOST, ALL, False), ((), ALL, False)]
+    # With all in both, the command that is called says which one is meant.
+    pairs += [(ALL, ALL, True), (MOST, MOST, True)]
+    for number, (own, other, is_own_taken) in enumerate(pairs):
+        mine = interpreter(tmp_path / f"own environment {number}", knows=own)
+        on_path = interpreter(tmp_path / f"other {number}", knows=other)
+        monkeypatch.setattr(sys, "executable", str(mine))
+        monkeypatch.setenv("PATH", f"{on_path.parent}:/usr/bin:/bin")
+        expected = f"export PATH='{mine.parent}':$PATH; " if is_own_taken else ""
+        assert job_python.path_of_python() == expected, (own, other)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert job_python.path_of_python() == f"export PATH='{mine.parent}':$PATH; "
+    monkeypatch.setenv("PATH", f"{mine.parent}:/usr/bin")
+    assert job_python.path_of_python() == ""
