@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,15 +110,6 @@ def test_little_memory_is_named(tmp_path, kilobytes):
     done = subprocess.run(command, cwd=tmp_path, env=variables, preexec_fn=limit, **options)
     assert done.returncode == 1
     assert done.stderr.startswith("error: out of memory")
-
-
-@pytest.mark.exhaustive
-def test_a_clock_that_was_set_back_changes_nothing(finished):
-    past = time.time() - 10 * 365 * 86_400
-    for path in sorted((finished / "results/study/shards").rglob("*.npz"))[:5]:
-        os.utime(path, (past, past))
-    run(finished)
-    assert results(finished) == expected()
 
 
 def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> str:
