@@ -4,7 +4,7 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +20,39 @@ LONGEST, EVERY = 20, 10
 
 
 def miniature(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same config with tiny data from a folder, short sweeps, few steps and runs."""
-    config = _without_large_models(config)
-    datasets = {
-        name: _tiny_dataset(dataset, folder) for name, dataset in config.get("datasets", {}).items()
+    """The same config with tiny data from a folder, short sweeps, few steps and runs.
+
+    Sweeps of ResNet-18, which would take minutes, are left out.
+    """
+    datasets = config.get("datasets", {})
+    small = {
+        name: audit for name, audit in config["audits"].items() if audit.get("model") != "resnet18"
     }
-    audits = {name: _tiny_audit(audit) for name, audit in config["audits"].items()}
+    audits = {name: _tiny_audit(audit) for name, audit in small.items()}
     if any("batches_per_pass" in audit for audit in audits.values()):
         for audit in audits.values():  # as in the config, of one batch size
             key, size = ("batches_per_pass", EVERY), ("sample_rate", 1 / EVERY)
             audit.update([key if "batches_per_pass" in audit else size])
-    figures = {name: _tiny_figure(figure) for name, figure in config["figures"].items()}
-    return {**config, "datasets": datasets, "audits": audits, "figures": figures, "device": "cpu"}
-
-
-def _without_large_models(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without its sweeps of ResNet-18, which would take minutes."""
-    audits = {
-        name: audit for name, audit in config["audits"].items() if audit.get("model") != "resnet18"
+    figures = {
+        name: _tiny_figure(figure, small)
+        for name, figure in config["figures"].items()
+        if "sweeps" not in figure or small.keys() & {*figure["sweeps"]}
     }
-    figures = {}
-    for name, figure in config["figures"].items():
-        sweeps = [sweep for sweep in figure.get("sweeps", []) if sweep in audits]
-        if sweeps or "sweeps" not in figure:
-            figures[name] = figure | ({"sweeps": sweeps} if sweeps else {})
-    return {**config, "audits": audits, "figures": figures}
+    tiny = {name: _tiny_dataset(dataset, folder) for name, dataset in datasets.items()}
+    return {**config, "datasets": tiny, "audits": audits, "figures": figures, "device": "cpu"}
 
 
 def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     source = dataset["source"]
-    files = {"files": [str(FILES[source](folder))]} if source in FILES else {}
-    encoder = {}
+    tiny = {key: value for key, value in dataset.items() if key not in _DROPPED} | DATASET
+    if source in FILES:
+        tiny["files"] = [str(FILES[source](folder))]
     if "encoder" in dataset:
-        encoder = {"encoder": str(folder / ("vit" if source == "cifar10" else "bert"))}
+        tiny["encoder"] = str(folder / ("vit" if source == "cifar10" else "bert"))
+    if source == "purchase100_synthetic":
+        tiny["max_records"] = 300
     records = 40 if dataset.get("balanced", True) else 60 if source == "cifar10" else 150
-    kept = {key: value for key, value in dataset.items() if key not in _DROPPED}
-    size = {"max_records": 300} if source == "purchase100_synthetic" else {}
-    return {**kept, **DATASET, **files, **encoder, **size, "num_records": records}
+    return {**tiny, "num_records": records}
 
 
 def _first(value: object) -> object:
@@ -70,33 +66,24 @@ def _ends(value: object) -> object:
 def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
     known_batches = audit.get("sampling") == "fixed" and "dataset" in audit
     cut = _first if known_batches else _ends  # those configs have many sweeps
-    tiny = {
-        key: value if key in ("hidden_sizes", "canary") else cut(value)
-        for key, value in audit.items()
-    } | AUDIT
-    tiny["canary"] = _ends(audit["canary"])
+    tiny = {key: value if key == "hidden_sizes" else cut(value) for key, value in audit.items()}
+    tiny |= {**AUDIT, "canary": _ends(audit["canary"])}
     if known_batches:
         period = {1: 1, 5: 2, 25: 5}[audit["canary_period"]]
         tiny |= {"batch_size": 16, "canary_period": period, "num_repeats": 1}
     elif any(isinstance(audit.get(key), list) for key in _ALONG):
         tiny["sample_rate"] = _first(tiny["sample_rate"])  # enough for a figure along a setting
-    steps = tiny["num_steps"]
-    tiny["num_steps"] = [EVERY, LONGEST] if isinstance(steps, list) else LONGEST
-    if "record_every" in tiny:
-        tiny["record_every"] = EVERY
+    tiny["num_steps"] = [EVERY, LONGEST] if isinstance(tiny["num_steps"], list) else LONGEST
     if audit.get("pretraining"):
         tiny["pretraining"] = {**audit["pretraining"], "num_steps": 3, "batch_size": 8}
-    if "num_slots" in tiny:
-        tiny["num_slots"] = 6
-    if "hidden_sizes" in tiny:
-        tiny["hidden_sizes"] = [4]
-    if "crafted_input" in tiny["canary"]:
-        tiny["crafting_steps"] = 3
-    return tiny
+    smaller = {"record_every": EVERY, "num_slots": 6, "hidden_sizes": [4]}
+    return tiny | {key: value for key, value in smaller.items() if key in tiny}
 
 
-def _tiny_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
+def _tiny_figure(figure: Mapping[str, Any], audits: Container[str]) -> dict[str, Any]:
     tiny = {key: _ends(value) for key, value in figure.items()}
+    if "sweeps" in figure:
+        tiny["sweeps"] = _ends([sweep for sweep in figure["sweeps"] if sweep in audits])
     if figure["kind"] in ("epsilon_by_runs", "models_trained"):
         tiny["num_runs"] = FIGURE_RUNS
     if figure["kind"] == "adjacency_ratio":
@@ -107,14 +94,12 @@ def _tiny_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
 def cifar10(folder: Path) -> Path:
     """The binary archive: a label byte and 3,072 pixel bytes a record, ten classes in turn."""
     rng = np.random.default_rng(0)
-    path = folder / "cifar-10-binary.tar.gz"
     names = [*(f"data_batch_{index}" for index in range(1, 6)), "test_batch"]
-    with tarfile.open(path, "w:gz") as archive:
-        for name in names:
-            pixels = rng.integers(0, 256, (20, 3072), dtype=np.uint8)
-            labels = np.arange(20, dtype=np.uint8)[:, None] % 10
-            _add(archive, f"cifar-10-batches-bin/{name}.bin", np.hstack([labels, pixels]).tobytes())
-    return path
+    pixels = [rng.integers(0, 256, (20, 3072), dtype=np.uint8) for _ in names]
+    labels = np.arange(20, dtype=np.uint8)[:, None] % 10
+    contents = [np.hstack([labels, part]).tobytes() for part in pixels]
+    members = [f"cifar-10-batches-bin/{name}.bin" for name in names]
+    return _tar(folder / "cifar-10-binary.tar.gz", dict(zip(members, contents, strict=True)))
 
 
 def sst2(folder: Path) -> Path:
@@ -132,35 +117,29 @@ def sst2(folder: Path) -> Path:
 def purchase100(folder: Path) -> Path:
     """The published archive: a label from 1 to 100, then 600 bits."""
     rng = np.random.default_rng(0)
-    path = folder / "dataset_purchase.tgz"
     rows = [",".join(map(str, [index % 100 + 1, *rng.integers(0, 2, 600)])) for index in range(300)]
-    with tarfile.open(path, "w:gz") as archive:
-        _add(archive, "dataset_purchase", "\n".join([*rows, ""]).encode())
-    return path
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
+    content = "\n".join([*rows, ""]).encode()
+    return _tar(folder / "dataset_purchase.tgz", {"dataset_purchase": content})
 
 
 def california_housing(folder: Path) -> Path:
     """scikit-learn's archive: nine numbers a line."""
     rng = np.random.default_rng(0)
-    path = folder / "cal_housing.tgz"
     rows = [",".join(f"{value:.3f}" for value in rng.uniform(1, 9, 9)) for _ in range(300)]
+    content = "\n".join([*rows, ""]).encode()
+    return _tar(folder / "cal_housing.tgz", {"CaliforniaHousing/cal_housing.data": content})
+
+
+def _tar(path: Path, members: Mapping[str, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as archive:
-        _add(archive, "CaliforniaHousing/cal_housing.data", "\n".join([*rows, ""]).encode())
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     return path
 
 
-FILES = {
-    "california_housing": california_housing,
-    "cifar10": cifar10,
-    "sst2": sst2,
-    "purchase100": purchase100,
-}
+FILES = {builder.__name__: builder for builder in (california_housing, cifar10, sst2, purchase100)}
 
 
 def write_encoders(folder: Path) -> None:
@@ -171,19 +150,11 @@ def write_encoders(folder: Path) -> None:
     from transformers import BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
 
     torch.manual_seed(0)
-    shape = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    shape = {"hidden_size": 16, "intermediate_size": 16, **layers}
     ViTModel(ViTConfig(image_size=32, patch_size=16, **shape)).save_pretrained(folder / "vit")
-    processor = {
-        "image_processor_type": "ViTImageProcessor",
-        "size": {"height": 32, "width": 32},
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
-    }
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+    processor |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folder / "vit/preprocessor_config.json").write_text(json.dumps(processor))
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot"]
     (folder / "words").mkdir()

@@ -67,15 +67,8 @@ def summary_of(
 ) -> pd.DataFrame:
     """A summary of all combinations of the arguments, with random lower bounds.
 
-    Args:
-        settings: sample rates and noise multipliers.
-        canaries: by name.
-        num_repeats: of every audit.
-        steps: that were recorded.
-        rules: for thresholds.
-        conversions: of error rates.
-        axis: a further column and its values; each value has an audit.
-        **changes: columns with one value.
+    `settings` are sample rates and noise multipliers; `axis` is a further column with its values,
+    each of which has an audit; `changes` are columns with one value.
     """
     rng = np.random.default_rng(0)
     name, values = next(iter((axis or {"num_runs": [1000]}).items()))
@@ -101,13 +94,14 @@ def written_below(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.subfigs[-1].texts]
 
 
+def below(figure: Figure) -> str:
+    return " ".join(written_below(figure))
+
+
 def legend(figure: Figure) -> dict[str, Any]:
-    return {
-        text.get_text(): handle
-        for part in figure.subfigs
-        for one in part.legends
-        for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)
-    }
+    legends = [legend for part in figure.subfigs for legend in part.legends]
+    pairs = [zip(one.get_texts(), one.legend_handles, strict=True) for one in legends]
+    return {text.get_text(): handle for entries in pairs for text, handle in entries}
 
 
 def titles(figure: Figure) -> list[str]:
@@ -134,7 +128,3 @@ def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) 
         "profiles": {"substitute": gaussian_profile(2.0), "add_remove": gaussian_profile(1.0)},
     }
     return Attack(**(values | changes))  # type: ignore[arg-type]
-
-
-def below(figure: Figure) -> str:
-    return " ".join(written_below(figure))

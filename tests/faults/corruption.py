@@ -69,6 +69,11 @@ def _write_product(path: Path, content: int) -> None:
         write_sealed_object(path, {"noise_multiplier": 1.5 + content, "origin": origin})
 
 
+def _cached(folder: Path, content: int, compute: Callable[[], Any]) -> Any:
+    with patch.dict(os.environ, {"DPCANARY_CACHE": str(folder)}):
+        return cached_arrays("critical", about=f"question {content}", compute=compute)
+
+
 def _write_cache(path: Path, content: int) -> None:
     _cached(path.parent, content, lambda: _arrays(content))
     [kept] = path.parent.glob("critical-*.npz")
@@ -87,11 +92,6 @@ def _read_cache(path: Path) -> Any:
     compute = Mock(side_effect=lambda: _arrays(0))
     values = _cached(folder, 0, compute)
     return MADE if compute.called else values
-
-
-def _cached(folder: Path, content: int, compute: Callable[[], Any]) -> Any:
-    with patch.dict(os.environ, {"DPCANARY_CACHE": str(folder)}):
-        return cached_arrays("critical", about=f"question {content}", compute=compute)
 
 
 def _archive(write: Callable[[Path], Path]) -> Callable[[Path, int], object]:
@@ -202,16 +202,14 @@ def _zeros(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
         yield content[:start] + bytes(size) + content[start + size :]
 
 
-def _doubled(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
-    for start in rng.integers(len(content), size=20):
-        yield content[: start + 1] + content[start // 2 :]
-
-
 DAMAGES: dict[str, Callable[[bytes, np.random.Generator], Iterator[bytes]]] = {
     "a bit": _flips,
     "cut short": _cuts,
     "zeros": _zeros,
-    "a part twice": _doubled,
+    "a part twice": lambda content, rng: (
+        content[: start + 1] + content[start // 2 :]
+        for start in rng.integers(len(content), size=20)
+    ),
     "empty": lambda content, rng: iter([b""]),
     "other bytes": lambda content, rng: (rng.bytes(len(content)) for _ in range(5)),
 }
@@ -239,11 +237,9 @@ def outcomes(kind: Kind, folder: Path, *, seed: int = 0, every: int = 1) -> dict
     rng = np.random.default_rng(seed)
     path = folder / kind.file
     kind.write(path, 0)
-    content = path.read_bytes()
-    expected = kind.read(path)
-    found: dict[str, set[str]] = {}
+    content, expected = path.read_bytes(), kind.read(path)
+    found: dict[str, set[str]] = {name: set() for name in DAMAGES}
     for name, damage in DAMAGES.items():
-        found[name] = set()
         for changed in islice(damage(content, rng), 0, None, every):
             path.write_bytes(changed)
             if changed != content:

@@ -8,29 +8,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import study
+from running import started
 from tqdm import tqdm
 
 # A run is killed so often before it may end.
 AT_MOST = 4
 
 
-class Killed(NamedTuple):
-    kills: int
-    kept: int
-    made_again: int
+def after_kills(folder: Path, *, seed: int, longest: float) -> tuple[int, int]:
+    """Starts a study in a new folder, kills it some times, each in so many seconds, and ends it.
 
-
-def after_kills(folder: Path, *, seed: int, longest: float) -> Killed:
-    """Starts a study in a new folder, kills it some times, each in so many seconds, and ends it."""
+    Returns how often it was killed, and how many shards that were there were made again.
+    """
     rng = np.random.default_rng(seed)
     study.make(folder)
     kills = 0
     for _ in range(int(rng.integers(1, AT_MOST + 1))):
-        running = study.start(folder)
+        running = started(study.RUN, folder)
         end = time.monotonic() + float(rng.uniform(0.2, longest))
         while time.monotonic() < end and running.poll() is None:
             time.sleep(0.01)
@@ -42,14 +39,14 @@ def after_kills(folder: Path, *, seed: int, longest: float) -> Killed:
         kills += 1
     times = {path: path.stat().st_mtime_ns for path in folder.glob("results/study/shards/*/*.npz")}
     study.run(folder)
-    again = [path for path, when in times.items() if path.stat().st_mtime_ns != when]
-    return Killed(kills, len(times), len(again))
+    return kills, sum(path.stat().st_mtime_ns != when for path, when in times.items())
 
 
 def differences(folder: Path, expected: dict[str, bytes]) -> list[str]:
+    """Files that are not as expected, and what is left over."""
     found = study.results(folder)
     wrong = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
-    return [*wrong, *study.leftovers(folder)]
+    return wrong + [path.name for path in folder.rglob("*.part")]
 
 
 def main() -> int:
@@ -67,7 +64,7 @@ def main() -> int:
         with tqdm(total=arguments.kills, unit="kill") as bar:
             while done < arguments.kills:
                 place = Path(folder) / str(trial)
-                kills = after_kills(place, seed=arguments.seed + trial, longest=longest).kills
+                kills, _ = after_kills(place, seed=arguments.seed + trial, longest=longest)
                 for name in differences(place, expected):
                     wrong += 1
                     print(f"after {kills} kills, seed {arguments.seed + trial}: {name} differs")

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 
 # Two programs that are started by themselves use this module.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from running import DPCANARY, PATIENCE, content_of, printed_by, shared, started
+from running import DPCANARY, content_of, printed_by, shared
 
 RUN = [*DPCANARY, "run", "study.yaml", "--cores", "2"]
 CONFIG: dict[str, Any] = {
@@ -45,36 +44,22 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **options: str) -> str:
-    """Runs a command to its end, and returns what it prints, without a traceback."""
-    printed = printed_by(command, folder, fails=fails, **options)
+def run(folder: Path, *, fails: bool = False, **variables: str) -> str:
+    """Runs a study to its end, and returns what it prints, without a traceback."""
+    printed = printed_by(RUN, folder, fails=fails, **variables)
     assert "Traceback" not in printed, printed
     return printed
 
 
-def start(folder: Path, **variables: str) -> subprocess.Popen[str]:
-    return started(RUN, folder, **variables)
-
-
-def printed_at_its_end(running: subprocess.Popen[str], folder: Path) -> str:
-    running.wait(PATIENCE)
-    return (folder / "printed").read_text()
-
-
-def processes_in(folder: Path) -> list[int]:
-    processes = psutil.process_iter(["cwd"])  # None if it has ended, or is another user's
-    return [one.pid for one in processes if one.info["cwd"] == str(folder.resolve())]
-
-
 def kill_all(folder: Path) -> None:
     """SIGKILL to everything that works in a folder, as a power cut would."""
-    while alive := processes_in(folder):
+    place = str(folder.resolve())
+    # The folder is None if a process has ended, or is another user's.
+    while alive := [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == place]:
         for process in alive:
-            try:
-                os.kill(process, signal.SIGKILL)
-                os.waitpid(process, os.WNOHANG)
-            except (ProcessLookupError, ChildProcessError):
-                continue
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(process.pid, signal.SIGKILL)
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -82,10 +67,6 @@ def results(folder: Path) -> dict[str, bytes]:
     top = folder / "results/study"
     files = {path.relative_to(top): path for path in sorted(top.rglob("*")) if path.is_file()}
     return {str(name): content_of(files[name]) for name in files if name.parts[0] in COMPARED}
-
-
-def leftovers(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.part"))
 
 
 def undisturbed() -> Path:

@@ -6,41 +6,33 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from dpcanary.accounting import privacy_losses as losses
-from dpcanary.adversaries import adversary_settings as adversaries_settings
-from dpcanary.checking.mechanism import measurements
 from dpcanary.core.plugins import registered
-from dpcanary.data import record_source as source
 from dpcanary.errors import InputError
-from dpcanary.own_training import one_training as one_run
-from dpcanary.secrets import secret_laws as laws
-from dpcanary.training import training_settings
 from dpcanary.training.training_settings import TrainingStage
-from dpcanary.watching import purposes as watched
 from dpcanary.workflow.code_digests import _closure, _module_files, digest_of_code, imports_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpcanary"
 PURPOSES = {  # Their numbers are part of the key of every stream, and never change.
-    losses: "EXPONENTIALS=26",
-    adversaries_settings: """WORST_CASE=5 PROCESS=11 TARGETS=12 DIMENSIONS=13 DIRECTIONS=14
-        LOSS_LANDSCAPE=15 OTHER_LABELS=16 METAGRADIENT_SPLITS=18 METAGRADIENT_ORDERS=19
-        SHUFFLED_CASE=25 ENCODING_LOSS=27 SECRET_VALUES=32 SECRET_NOISE=33""",
-    source: "RECORDS=1 SYNTHETIC_RECORDS=9",
-    measurements: "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
-    one_run: "OWN_TRAINING=22",
-    laws: "SECRETS=28 CANDIDATES=29 PLACES_OF_SECRETS=30",
-    watched: "DIRECTIONS=34 WORLDS=35 CANARY_BATCHES=36",
-    training_settings: """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6 FIXED_BATCHES=7
-        OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 DROPOUT=37
+    "accounting.privacy_losses": "EXPONENTIALS=26",
+    "adversaries.adversary_settings": """WORST_CASE=5 PROCESS=11 TARGETS=12 DIMENSIONS=13
+        DIRECTIONS=14 LOSS_LANDSCAPE=15 OTHER_LABELS=16 METAGRADIENT_SPLITS=18
+        METAGRADIENT_ORDERS=19 SHUFFLED_CASE=25 ENCODING_LOSS=27 SECRET_VALUES=32
+        SECRET_NOISE=33""",
+    "data.record_source": "RECORDS=1 SYNTHETIC_RECORDS=9",
+    "checking.mechanism.measurements": "MECHANISM_CHECK=23 BATCH_SIZES=24 REPLAYS=31",
+    "own_training.one_training": "OWN_TRAINING=22",
+    "secrets.secret_laws": "SECRETS=28 CANDIDATES=29 PLACES_OF_SECRETS=30",
+    "watching.purposes": "DIRECTIONS=34 WORLDS=35 CANARY_BATCHES=36",
+    "training.training_settings": """BATCHES=2 NOISE=3 SIMULATION=4 INITIALISATION=6
+        FIXED_BATCHES=7 OUT_OF_SPAN=8 WORLDS=10 SIMULATED_NOISE=17 VIEWS=20 DROPOUT=37
         PRETRAINING_BATCHES=21""",
 }
-
-
 # Each room may import those above it. Errors are a part of the front door that all may import.
 ROOMS = (
     *("core", "data", "accounting", "training", "scoring", "estimation"),
@@ -88,12 +80,6 @@ def test_imports_point_one_way():
     assert sum(map(len, modules.values())) > len(modules) > 100
 
 
-def own_files(package: str, *without: str) -> list[str]:
-    """The modules of a package, without some."""
-    names = [path.stem for path in (PACKAGE / package).glob("*.py")]
-    return [f"{package}/{name}.py" for name in names if name not in without]
-
-
 def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
     """A change of others reruns none of their jobs; and training is told nothing of canaries."""
     modules = imports_of(ROOT / "scripts/train_shard.py", ROOT)
@@ -101,10 +87,11 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
     assert {"dpcanary/training/runs.py", "dpcanary/data/canaries.py"} <= set(modules)
     assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
     later = ("adversaries", "scoring", "estimation", "figures", "accounting", "experiment", "costs")
+    of_data = {path.stem for path in (PACKAGE / "data").glob("*.py")}
+    sources = [f"data/{name}.py" for name in of_data - {"records", "canaries", "observations"}]
     of_settings = ("training/training_settings", "estimation/estimation_settings", "experiment")
-    sources = (*own_files("data", "records", "canaries", "observations"), "workflow")
     for program, others in {
-        "train_shard": (*later, "__init__.py", *sources),
+        "train_shard": (*later, "__init__.py", *sources, "workflow"),
         "download_file": of_settings,
         "extract_features": (*of_settings, "data/splitting"),
         "prepare_dataset": of_settings,
@@ -115,12 +102,13 @@ def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
 
 
 def test_purposes_of_streams_are_distinct():
-    numbers = [purpose.value for module in PURPOSES for purpose in module.Purpose]
+    classes = {name: import_module(f"dpcanary.{name}").Purpose for name in PURPOSES}
+    numbers = [purpose.value for purposes in classes.values() for purpose in purposes]
     assert len({*numbers}) == len(numbers)
     declaring = {path for path in PACKAGE.rglob("*.py") if "class Purpose(" in path.read_text()}
-    assert declaring == {Path(module.__file__ or "") for module in PURPOSES}
-    for module, purposes in PURPOSES.items():
-        declared = {f"{purpose.name}={purpose.value}" for purpose in module.Purpose}
+    assert declaring == {PACKAGE / f"{name.replace('.', '/')}.py" for name in PURPOSES}
+    for name, purposes in PURPOSES.items():
+        declared = {f"{purpose.name}={purpose.value}" for purpose in classes[name]}
         assert declared == {*purposes.split()}
 
 
@@ -144,12 +132,7 @@ for name in {names}:
         assert loaded <= {*imports_of(ROOT / f"scripts/{name}.py", ROOT)}
 
 
-def test_lazy_and_type_checking_imports(tmp_path):
-    program = tmp_path / "program.py"
-    (tmp_path / "dpcanary").mkdir()
-    for name in ("__init__", "a", "b", "c"):
-        (tmp_path / f"dpcanary/{name}.py").touch()
-    program.write_text("""
+LAZY = """
 from typing import TYPE_CHECKING
 import os
 if TYPE_CHECKING:
@@ -157,24 +140,30 @@ if TYPE_CHECKING:
 def later():
     from dpcanary.b import x
 import dpcanary.c
-""")
-    assert imports_of(program, tmp_path) == ["program.py", "dpcanary/b.py", "dpcanary/c.py"]
-    program.write_text("from dpcanary import a, estimate\n")
-    assert imports_of(program, tmp_path) == ["program.py", "dpcanary/a.py"]
+"""
 
 
-def test_a_public_name_counts_as_the_module_that_defines_it(tmp_path):
+def test_lazy_and_type_checking_imports_and_those_of_public_names(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("from dpcanary.accounting import gdp_mu\n")
-    closure = _closure([program], {"dpcanary": ROOT})
-    assert ROOT / "dpcanary/core/gdp.py" in closure
-    assert not [path for path in closure if "training" in path.parts]
-    program.write_text("import dpcanary\n")
-    closure = _closure([program], {"dpcanary": ROOT})
-    assert {ROOT / "dpcanary/core/gdp.py", ROOT / "dpcanary/training/ensemble.py"} <= closure
+    (tmp_path / "dpcanary").mkdir()
+    for name in ("__init__", "a", "b", "c"):
+        (tmp_path / f"dpcanary/{name}.py").touch()
+    for text, imported in ((LAZY, "bc"), ("from dpcanary import a, estimate\n", "a")):
+        program.write_text(text)
+        expected = ["program.py", *(f"dpcanary/{name}.py" for name in imported)]
+        assert imports_of(program, tmp_path) == expected
+    # A public name counts as the module that defines it, and a package as all of its names.
+    for text, trains in (
+        ("from dpcanary.accounting import gdp_mu", False),
+        ("import dpcanary", True),
+    ):
+        program.write_text(text)
+        closure = _closure([program], {"dpcanary": ROOT})
+        assert ROOT / "dpcanary/core/gdp.py" in closure
+        assert (ROOT / "dpcanary/training/ensemble.py" in closure) == trains
 
 
-def test_a_digest_follows_the_function_that_a_program_is_told():
+def test_a_digest_follows_the_function_that_a_program_is_told(tmp_path, monkeypatch):
     program = ROOT / "scripts/craft_canaries.py"
     functions = ("dpcanary.adversaries.gradient:least_updated",)
     assert digest_of_code(program, ROOT) != digest_of_code(program, ROOT, functions=functions)
@@ -182,6 +171,11 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
     with pytest.raises(InputError, match="there is no package 'nowhere'"):
         digest_of_code(program, ROOT, functions=("nowhere.y:x",))
+    (tmp_path / "my_nets.py").write_text("from my_layers import WIDTH\n")
+    (tmp_path / "my_layers.py").write_text("\nWIDTH = (")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"my_layers\.py, line 2"):
+        digest_of_code(program, ROOT, functions=("my_nets:build",))
 
 
 def test_a_digest_is_the_same_in_every_process():
@@ -189,11 +183,10 @@ def test_a_digest_is_the_same_in_every_process():
         "from pathlib import Path; from dpcanary.workflow.code_digests import digest_of_code;"
         "print(digest_of_code(Path('scripts/summarise.py').absolute(), Path.cwd()))"
     )
-    digests = set()
-    for seed in ("1", "2", "3"):
-        variables = {**os.environ, "PYTHONHASHSEED": seed}
-        digests.add(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=variables))
-    assert len(digests) == 1
+    python = [sys.executable, "-c", code]
+    variables = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    one, other = (subprocess.check_output(python, cwd=ROOT, env=env) for env in variables)
+    assert one == other
 
 
 def installed(folder: Path, name: str, group: str) -> Path:
@@ -205,24 +198,21 @@ def installed(folder: Path, name: str, group: str) -> Path:
     return folder / f"{name}.py"
 
 
-@pytest.mark.parametrize(
-    ("group", "program"),
-    [
-        ("adversaries", "draw_figure"),
-        ("threshold_rules", "estimate"),
-        ("figure_kinds", "estimate_cost"),
-    ],
-)
-def test_a_digest_follows_what_other_packages_register(group, program, tmp_path, monkeypatch):
+PROGRAMS_WITH_PLUGINS = {
+    "adversaries": "draw_figure", "threshold_rules": "estimate", "figure_kinds": "estimate_cost",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("group", PROGRAMS_WITH_PLUGINS)
+def test_a_digest_follows_what_other_packages_register(group, tmp_path, monkeypatch):
     module = installed(tmp_path, "plugged", group)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(
-        "dpcanary.workflow.code_digests.registered", registered.__wrapped__
-    )  # not cached
+    not_cached = registered.__wrapped__
+    monkeypatch.setattr("dpcanary.workflow.code_digests.registered", not_cached)
 
     def digests(content: str) -> list[str]:
         module.write_text(f"import plugged_too\nMINE = {content}\n")
-        names = (program, "prepare_dataset")
+        names = (PROGRAMS_WITH_PLUGINS[group], "prepare_dataset")
         return [digest_of_code(ROOT / f"scripts/{name}.py", ROOT) for name in names]
 
     before, after = digests("1"), digests("2")
@@ -240,25 +230,25 @@ def test_two_packages_that_register_one_name_are_named(tmp_path, monkeypatch):
 
 def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatch):
     """Relatively, absolutely, beside, and in packages without files of their own."""
-    empty = ("mypkg/__init__.py", "mypkg/blocks.py", "beside.py", "lab/bare.py")
-    unused = ("mypkg/unused.py", "layers.py")
-    files = dict.fromkeys((*empty, *unused), "") | {
+    unused = {"mypkg/unused.py": "", "layers.py": ""}
+    files = dict.fromkeys(("mypkg/__init__.py", "mypkg/blocks.py", "beside.py", "lab/bare.py"), "")
+    files |= {
         "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
         "from lab.deep.small import y\nfrom ..outside import z\n",
         "mypkg/layers.py": "from .sub.inner import w\n",
         "mypkg/sub/inner.py": "from ..blocks import v\n",
         "lab/deep/small.py": "import lab.bare\n",
     }
-    for name, text in files.items():
+    for name, text in (files | unused).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    program = ROOT / "scripts/craft_canaries.py"
-    before = digest_of_code(program, ROOT, functions=["mypkg.nets:build"])
-    followed = set()
-    for name, text in files.items():
+
+    def digest() -> str:
+        return digest_of_code(ROOT / "scripts/craft_canaries.py", ROOT, functions=["mypkg.nets:f"])
+
+    before = digest()
+    for name, text in (files | unused).items():
         (tmp_path / name).write_text(text + "# changed\n")
-        if digest_of_code(program, ROOT, functions=["mypkg.nets:build"]) != before:
-            followed.add(name)
+        assert (digest() != before) == (name in files), name
         (tmp_path / name).write_text(text)
-    assert followed == {*files} - {*unused}

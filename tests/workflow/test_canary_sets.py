@@ -32,9 +32,10 @@ CONFIG = {
         "tuned_other": {**TUNED, **OTHER, "pretraining": {**PRETRAINING, "dataset": "more"}},
     },
     "figures": {
-        "figure2": {"kind": "canary_sets", "sweeps": ["sgd"]},
-        "table2": {"kind": "canary_sets", "sweeps": ["dp"]},
-        "table2b": {"kind": "canary_sets", "sweeps": ["tuned"]},
+        **{
+            f"of_{sweep}": {"kind": "canary_sets", "sweeps": [sweep]}
+            for sweep in ("sgd", "dp", "tuned")
+        },
         "steps": {"kind": "epsilon_by_step", "sweeps": ["sgd"]},
     },
 }  # fmt: skip
@@ -54,7 +55,7 @@ def test_more_metasteps_optimise_again_for_all_sweeps_and_leave_other_sets(proje
     assert (plan.jobs["optimise_canaries"], plan.jobs["pretrain"]) == (1, 2)
     project.pretend()
     changed = yaml.safe_load((project.folder / "experiment.yaml").read_text())
-    del changed["audits"]["tuned"], changed["audits"]["tuned_other"], changed["figures"]["table2b"]
+    del changed["audits"]["tuned"], changed["audits"]["tuned_other"], changed["figures"]["of_tuned"]
     for audit in changed["audits"].values():
         audit["metagradient"]["num_metasteps"] = 3
     project.write(changed)
@@ -87,6 +88,6 @@ def test_canary_sets_with_and_without_privacy(project):
     assert pretrained[["sgd", "dp"]].isna().all()
     logs = "".join(path.read_text() for path in project.results.glob("logs/pretrain/*.log"))
     assert len(re.findall("left out [2-9][0-9] records that are private or test", logs)) == 1
-    table = pd.read_csv(project.results / "figures/figure2.tsv", sep="\t")
+    table = pd.read_csv(project.results / "figures/of_sgd.tsv", sep="\t")
     assert {*table["measure"]} == {"loss_gap", "mahloujifar", "steinke"}
     assert {*table["step"]} == {2, 4}

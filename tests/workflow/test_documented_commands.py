@@ -21,13 +21,12 @@ OURS = ("dpcanary", "snakemake", "make", "python -m benchmarks", "python -m dpca
 
 def commands() -> list[tuple[str, str]]:
     """Indented lines of the pages that start with a command, and the page."""
-    found = []
-    for page in PAGES:
-        for line in re.findall(r"^ {4}(\S.*)$", page.read_text(), re.MULTILINE):
-            command = line.split("  #")[0].strip()
-            if command.startswith(OURS):
-                found.append((str(page.relative_to(ROOT)), command))
-    return sorted({*found})
+    lines = {
+        (str(page.relative_to(ROOT)), line.split("  #")[0].strip())
+        for page in PAGES
+        for line in re.findall(r"^ {4}(\S.*)$", page.read_text(), re.MULTILINE)
+    }
+    return sorted((page, line) for page, line in lines if line.startswith(OURS))
 
 
 def check_make(words: Sequence[str]) -> None:
@@ -50,16 +49,15 @@ def check_module(words: Sequence[str]) -> None:
 def check_command(words: Sequence[str]) -> None:
     """The command reads its arguments; a config that is ours has the target."""
     command = typer.main.get_command(app).commands[words[0]]
-    found = command.make_context(words[0], [*words[1:]]).params
-    config = ROOT / str(found.get("config"))
-    if words[0] == "run" and str(found["config"]).startswith("config/"):
-        content = yaml.safe_load(config.read_text())
-        for target in found["target"] or []:
-            if "/" in target:
-                figures = [f"figures/{name}.pdf" for name in content["figures"]]
-                assert target.removeprefix(f"results/{content['experiment']}/") in figures
-    elif words[0] == "run" and str(found["config"]).startswith("published/"):
-        assert config_named(found["config"]).is_file()
+    given = command.make_context(words[0], [*words[1:]]).params
+    config = str(given.get("config")) if words[0] == "run" else ""
+    if config.startswith("config/"):
+        content = yaml.safe_load((ROOT / config).read_text())
+        figures = f"results/{content['experiment']}/figures"
+        targets = {target for target in given["target"] or [] if "/" in target}
+        assert targets <= {f"{figures}/{name}.pdf" for name in content["figures"]}
+    elif config.startswith("published/"):
+        assert config_named(config).is_file()
 
 
 CHECKS = {"make": check_make, "dpcanary": check_command, "python": check_module}

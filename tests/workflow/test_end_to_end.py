@@ -87,14 +87,17 @@ def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, 
     assert "other_rate" in listed
     assert "warning: dataset others: delta 0.025 is at least 1 / 40 records" in listed
     assert not re.search(RESULTS_TABLE, listed)
-    project = Project.new(tmp_path / "new", {**TINY, "significanse": 0.1})
-    message = "unknown key 'significanse'; did you mean 'significance'"
-    assert message in project.looked(fails=True)
-    project.write({"experiment": "mine", "delta": 1e-5})  # not the demo
-    assert "config: audits: give at least one sweep" in project.looked(fails=True)
-    project.write(TINY)
-    printed = looked(project.folder, "--cores", "0", "--configfile", "experiment.yaml", fails=True)
-    assert "--cores 0 runs no job; give at least --cores 1" in printed
+    project = Project.new(tmp_path / "new")
+    unknown = "unknown key 'significanse'; did you mean 'significance'"
+    for config, cores, message in (
+        ({**TINY, "significanse": 0.1}, "2", unknown),
+        ({"experiment": "mine", "delta": 1e-5}, "2", "config: audits: give at least one sweep"),
+        (with_audit(TINY, "module", model="nowhere:f"), "2", "there is no package 'nowhere' here"),
+        (TINY, "0", "--cores 0 runs no job; give at least --cores 1"),
+    ):
+        project.write(config)
+        options = ("--cores", cores, "--configfile", "experiment.yaml")
+        assert message in looked(project.folder, *options, fails=True)
     assert not (project.folder / "results").exists()
 
 

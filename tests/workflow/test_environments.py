@@ -21,24 +21,22 @@ from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.experiment.figure_catalogue import figure_kinds
 from dpcanary.workflow.code_digests import imports_of
 
+OF_STEPS = TINY["audits"]["steps"]
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 DISTRIBUTION = {
     "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml",
     "triton": "torch",  # comes with it
 }  # fmt: skip
 # Functions that a program finds by their names, beside what it imports.
+ENTRIES = adversaries().values()
+OF_RULES = [rule.choose for rule in RULES.values() if isinstance(rule.choose, str)]
 FUNCTIONS = {
     "calibrate_noise": [CALIBRATION],
-    "craft_canaries": [entry.function for entry in adversaries().values() if entry.is_trained],
-    "optimise_canaries": [
-        entry.optimise for entry in adversaries().values() if entry.optimise is not None
-    ],
-    "draw_shard": [entry.function for entry in adversaries().values() if not entry.is_trained],
-    "score_runs": [score.function for entry in adversaries().values() for score in entry.scores],
-    **{
-        name: [rule.choose for rule in RULES.values() if isinstance(rule.choose, str)]
-        for name in ("estimate", "estimate_by_runs", "bound_ceiling")
-    },
+    "craft_canaries": [entry.function for entry in ENTRIES if entry.is_trained],
+    "optimise_canaries": [entry.optimise for entry in ENTRIES if entry.optimise is not None],
+    "draw_shard": [entry.function for entry in ENTRIES if not entry.is_trained],
+    "score_runs": [score.function for entry in ENTRIES for score in entry.scores],
+    **dict.fromkeys(("estimate", "estimate_by_runs", "bound_ceiling"), OF_RULES),
     "draw_figure": [kind.draw for kind in figure_kinds().values()],
 }
 
@@ -112,69 +110,63 @@ TURNS = {
     "estimation": ["summarise", "estimate_by_runs", "bound_ceiling"], "figures": ["all"],
 }  # fmt: skip
 # Downloads have tests of their own, against a server. This experiment trains, so it has no release.
-NOT_RUN = {"download_file", "download_encoder", "unpack_release"}
-# It logs by the figures' names.
-FIGURES = {"draw_figure"}
+# Figures log by their names, and are looked for.
+NOT_RUN = {"download_file", "download_encoder", "unpack_release", "draw_figure"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with the small experiment, and sweeps of images with and without encoder."""
     project = Project.new(tmp_path_factory.mktemp("roles"))
-    folder = project.folder
-    write_encoders(folder)
-    pixels = {"source": "cifar10", "files": [str(cifar10(folder))], "num_records": 40}
-    datasets = {"images": {**pixels, "encoder": str(folder / "vit")}}
-    datasets["pixels"] = {**pixels, "num_test": 10}
-    sweeps = {
-        "head": {**TINY["audits"]["steps"], "dataset": "images", "canary": ["gradient", "natural"]},
-        "sets": {**OF_SETS["audits"]["tuned"], "dataset": "pixels"},
+    write_encoders(project.folder)
+    pixels = {"source": "cifar10", "files": [str(cifar10(project.folder))], "num_records": 40}
+    more = {
+        "datasets": {
+            "images": {**pixels, "encoder": str(project.folder / "vit")},
+            "pixels": {**pixels, "num_test": 10},
+        },
+        "audits": {
+            "head": {**OF_STEPS, "dataset": "images", "canary": ["gradient", "natural"]},
+            "sets": {**OF_SETS["audits"]["tuned"], "dataset": "pixels"},
+        },
+        "figures": {
+            "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
+            "sets": {"kind": "canary_sets", "sweeps": ["sets"]},
+        },
     }
-    figures = {
-        "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
-        "sets": {"kind": "canary_sets", "sweeps": ["sets"]},
-    }
-    config = {key: {**TINY[key], **more} for key, more in (
-        ("datasets", datasets), ("audits", sweeps), ("figures", figures)
-    )}  # fmt: skip
+    config = {key: {**TINY[key], **values} for key, values in more.items()}
     rules = [*TINY["threshold_rules"], "mahloujifar"]
     project.write({**TINY, **config, "threshold_rules": rules, "independent": "slots"})
-    return folder
+    return project.folder
 
 
-def built(environment: str, folder: Path) -> Path:
-    """The folder of an environment's programs, with the packages that its file lists."""
+def snakemake(folder: Path, environment: str, *options: str, is_whole: bool = False) -> str:
+    """Runs Snakemake with the programs of an environment that has the packages of its file.
+
+    If `is_whole`, Snakemake itself is that of the environment, too.
+    """
     place = folder / f"env-{environment}"
     printed_by([sys.executable, "-m", "venv", str(place)], folder)
     versions = listed(environment).items()
-    packages = [f"{name}=={one}" for name, one in versions if name not in ("python", "pip")]
+    packages = [f"{name}=={version}" for name, version in versions if name not in ("python", "pip")]
     # Few of their modules are ever imported, so none is compiled in advance.
     install = [str(place / "bin/pip"), "install", "--quiet", "--no-compile"]
     printed_by([*install, *packages], folder)
-    return place / "bin"
-
-
-def snakemake(folder: Path, programs: Path, *options: str, own: Path | None = None) -> str:
-    first = [str(own), "-m", "snakemake"] if own else SNAKEMAKE
-    command = [*first, "--cores", "2", "--snakefile", SNAKEFILE, *options]
+    command = [str(place / "bin/python"), "-m", "snakemake"] if is_whole else SNAKEMAKE
+    command = [*command, "--cores", "2", "--snakefile", SNAKEFILE, *options]
     command += ["--configfile", "experiment.yaml"]
-    return printed_by(command, folder, programs=programs, HF_HUB_OFFLINE="1")
+    return printed_by(command, folder, programs=place / "bin", HF_HUB_OFFLINE="1")
 
 
 @pytest.mark.exhaustive
 def test_each_role_runs_in_its_own_environment(folder):
     for environment, last in TURNS.items():
-        snakemake(folder, built(environment, folder), "--until", *last)
+        snakemake(folder, environment, "--until", *last)
         own = {rule for rule, text in rules().items() if environment_of(text) == environment}
-        for rule in own - NOT_RUN - FIGURES:
+        for rule in own - NOT_RUN:
             assert list(folder.glob(f"*/**/logs/{rule}*")), f"{rule} has not run"
     assert (folder / "results/tiny/summary.tsv").exists()
     for figure in yaml.safe_load((folder / "experiment.yaml").read_text())["figures"]:
         assert (folder / f"results/tiny/figures/{figure}.png").exists()
-
-
-@pytest.mark.exhaustive
-def test_costs_and_plans_have_their_own_environments(folder):
-    assert "core-hours" in snakemake(folder, built("costs", folder), "estimate_cost")
-    programs = built("snakemake", folder)
-    snakemake(folder, programs, "--dry-run", own=programs / "python")
+    assert "core-hours" in snakemake(folder, "costs", "estimate_cost")
+    snakemake(folder, "snakemake", "--dry-run", is_whole=True)

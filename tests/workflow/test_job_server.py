@@ -1,4 +1,4 @@
-"""Jobs that are forks of a server end as those with a Python of their own do."""
+"""Which `python` jobs find; and those that are forks of a server end as others do."""
 
 import os
 import signal
@@ -10,10 +10,11 @@ import psutil
 import pytest
 from running import PATIENCE, environment, wait_for
 
+from dpcanary.workflow import job_python
 from dpcanary.workflow.job_python import JobServer
 from dpcanary.workflow.job_server import IDLE
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
+PYTHON = sys.executable
 
 LONG = "time.sleep(3600)"  # more than tests wait
 
@@ -73,6 +74,8 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path):
+    if not hasattr(os, "pidfd_open"):
+        pytest.skip("of Linux")
     (tmp_path / "program.py").write_text(PROGRAM)
     counts = "open(__file__ + '.imports', 'a').write('1')"
     (tmp_path / "imported.py").write_text(f"{counts}\nROWS = []\n")
@@ -91,17 +94,15 @@ def test_a_job_is_a_fork_with_its_folder_arguments_and_streams(running):
     assert (job.returncode, err) == (0, "to stderr\n")
 
 
-KILLED = "error: killed, probably because memory ran out: lower --cores, or runs per shard\n"
-
-
 def test_a_job_ends_as_it_would_alone(running):
+    killed = "error: killed, probably because memory ran out: lower --cores, or runs per shard\n"
     for code, status, err in [
         ("sys.exit(3)", 3, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit('error: wrong')", 1, "error: wrong\n"),
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, ""),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, KILLED),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, killed),
     ]:
         own_status, _, message = running.run(code)
         assert (own_status, bool(message)) == (status, bool(err))
@@ -109,25 +110,25 @@ def test_a_job_ends_as_it_would_alone(running):
 
 
 def test_what_a_program_imports_is_imported_once_and_not_shared(running):
+    """What a job imports later, the next one has, too, if its package is there already.
+
+    Other packages may not be made for a fork.
+    """
     code = "imported.ROWS.append(1); print(len(imported.ROWS))"
     assert [running.run(code)[1] for _ in range(3)] == ["1\n"] * 3
     assert (running.folder / "imported.py.imports").read_text() == "1"
-
-
-def test_what_one_job_imports_later_the_next_one_has(running):
-    """If it is of a package that is there already: others may not be made for a fork."""
     for package in ("imported_pkg", "other_pkg"):
         (running.folder / package).mkdir()
         for module in ("__init__.py", "part.py"):
             (running.folder / package / module).touch()
-    with (running.folder / "program.py").open("a") as program:
-        program.write("\nimport imported_pkg\n")
+    later = running.folder / "later.py"
+    later.write_text(PROGRAM.replace("import imported", "import imported_pkg"))
     modules = "'imported_pkg.part', 'other_pkg', 'other_pkg.part'"
     look = f"print(*(int(name in sys.modules) for name in ({modules})))"
     load = "import imported_pkg.part, other_pkg.part"
-    assert running.run(look)[1] == "0 0 0\n"
-    assert running.run(f"{load}; {look}")[1] == "1 1 1\n"
-    assert running.run(look)[1] == "1 0 0\n"
+    jobs = (look, f"{load}; {look}", look)
+    printed = [running.run(code, program="later.py")[1] for code in jobs]
+    assert printed == ["0 0 0\n", "1 1 1\n", "1 0 0\n"]
 
 
 def test_many_jobs_at_once(running):
@@ -152,6 +153,7 @@ def test_another_environment_or_a_program_that_cannot_be_imported_gets_a_python_
 
 
 def started(running, code: str) -> tuple[subprocess.Popen, int]:
+    """A job, and the number of its process."""
     job = running.start(f"print(os.getpid(), flush=True); {code}", start_new_session=True)
     job.stdout.readline()
     return job, int(job.stdout.readline())
@@ -164,20 +166,13 @@ def has_ended(process: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_passed_on(running, number):
-    job, process = started(running, LONG)
-    job.send_signal(number)
-    assert job.wait(PATIENCE) == -number
-    wait_for(lambda: has_ended(process))
-    assert running.is_fork()
-
-
-def test_a_job_whose_shell_is_killed_is_killed(running):
-    job, process = started(running, LONG)
+def test_a_job_ends_with_the_signal_that_its_shell_gets_and_with_its_shell(running):
     other, _ = started(running, "input(); sys.exit(5)")
-    job.kill()
-    wait_for(lambda: has_ended(process))
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        job, process = started(running, LONG)
+        job.send_signal(number)
+        assert job.wait(PATIENCE) == -number
+        wait_for(lambda process=process: has_ended(process))
     other.communicate("end\n", timeout=PATIENCE)
     assert other.returncode == 5
     assert running.is_fork()
@@ -212,14 +207,11 @@ def test_an_interruption_while_the_server_imports_ends_who_asks_and_starts_no_jo
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_between_a_fork_and_its_handlers_is_not_lost(running, number):
-    (running.folder / "imported.py").write_text(f"""
-import os
-dup2 = os.dup2
-def early(*arguments):
-    os.kill(os.getpid(), {int(number)})
-    dup2(*arguments)
-os.dup2 = early
-""")
+    early = (
+        "import os\ndup2 = os.dup2\ndef early(*arguments):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n    dup2(*arguments)\nos.dup2 = early\n"
+    )
+    (running.folder / "imported.py").write_text(early)
     job = running.start(LONG)
     assert job.wait(PATIENCE) == -number
     assert running.server.process.poll() is None
@@ -252,23 +244,53 @@ def impatient(running, monkeypatch):
     return running
 
 
-@pytest.mark.parametrize(
-    "code", [LONG, "import threading; threading.Lock().acquire(); threading.Event().wait()"]
-)
-def test_a_job_that_hangs_is_ended_and_says_so(impatient, code):
-    job, process = started(impatient, code)
-    assert job.wait(PATIENCE) == -signal.SIGALRM
-    wait_for(lambda: has_ended(process))
-    assert f"{IDLE} sets how long" in job.stderr.read()
+def test_a_job_that_hangs_is_ended_and_says_so(impatient):
+    locks = "import threading; threading.Lock().acquire(); threading.Event().wait()"
+    for job, process in [started(impatient, code) for code in (LONG, locks)]:
+        assert job.wait(PATIENCE) == -signal.SIGALRM
+        wait_for(lambda process=process: has_ended(process))
+        assert f"{IDLE} sets how long" in job.stderr.read()
 
 
 def test_a_job_that_computes_reads_or_is_stopped_is_left_alone(impatient):
-    computes, _ = started(
-        impatient, "end = time.time() + 3; exec('while time.time() < end: pass'); sys.exit(1)"
-    )
+    computing = "end = time.time() + 3; exec('while time.time() < end: pass'); sys.exit(1)"
+    computes, _ = started(impatient, computing)
     writing = "open(imported.__file__ + '.x', 'w').write('x' * 99999)"
     moves, _ = started(impatient, f"[({writing}, time.sleep(0.1)) for _ in range(30)]; sys.exit(2)")
     stopped, process = started(impatient, "os.kill(os.getpid(), signal.SIGSTOP); sys.exit(3)")
     assert [computes.wait(PATIENCE), moves.wait(PATIENCE)] == [1, 2]
     os.kill(process, signal.SIGCONT)
     assert stopped.wait(PATIENCE) == 3
+
+
+def interpreter(folder: Path, *, knows: tuple[str, ...]) -> Path:
+    for name in knows:
+        (folder / "packages" / name).mkdir(parents=True)
+        (folder / "packages" / name / "__init__.py").touch()
+    path = folder / "bin" / "python"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}/packages" exec {PYTHON} -S "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+MOST = ("tqdm", "pandas", "numpy")  # such as the base of Anaconda
+ALL = ("tqdm", "torch")
+
+
+def test_jobs_find_a_python_that_has_what_they_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_python, "_NEEDED", ("tqdm", "torch"))
+    pairs = [(ALL, (), True), (ALL, MOST, True), (MOST, ALL, False), ((), ALL, False)]
+    # With all in both, the command that is called says which one is meant.
+    pairs += [(ALL, ALL, True), (MOST, MOST, True)]
+    for number, (own, other, is_own_taken) in enumerate(pairs):
+        mine = interpreter(tmp_path / f"own environment {number}", knows=own)
+        on_path = interpreter(tmp_path / f"other {number}", knows=other)
+        monkeypatch.setattr(sys, "executable", str(mine))
+        monkeypatch.setenv("PATH", f"{on_path.parent}:/usr/bin:/bin")
+        expected = f"export PATH='{mine.parent}':$PATH; " if is_own_taken else ""
+        assert job_python.path_of_python() == expected, (own, other)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert job_python.path_of_python() == f"export PATH='{mine.parent}':$PATH; "
+    monkeypatch.setenv("PATH", f"{mine.parent}:/usr/bin")
+    assert job_python.path_of_python() == ""

@@ -1,66 +1,39 @@
-"""The light install: what `pip install dpcanary` brings, and what it says of the rest."""
+"""The light install estimates as the full one does, and says what other commands need.
+
+It is a Python that does not find what the extras bring, as in test_extras.py, which has the names
+that work without them. `.ci/run` builds a real one, weighs it, and runs two commands.
+"""
 
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from running import ROOT, built_package
+from running import DPCANARY, printed_by
 
-MOST_BYTES = 400e6
-TRAINING = ("--sample-rate", "0.25", "--num-steps", "200", "--delta", "1e-5")
-NOISE = ("--noise-multiplier", "4")
+from tests.library.test_extras import in_light_install
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-# The check of a new machine builds such an environment, too, and tries two commands in it.
 pytestmark = pytest.mark.exhaustive
+TRAINING = ["--sample-rate", "0.25", "--num-steps", "200", "--delta", "1e-5"]
+TRAINING += ["--noise-multiplier", "4"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the built package alone, beside files of scores."""
-    folder = tmp_path_factory.mktemp("light")
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip = [folder / "venv/bin/pip", "--quiet", "install", "--constraint"]
-    subprocess.run([*pip, ROOT / "constraints.txt", built_package()], check=True)
-    rng = np.random.default_rng(0)
-    scores = {"world0_scores": rng.normal(2, 1, 60), "world1_scores": rng.normal(0, 1, 60)}
-    np.savez(folder / "scores.npz", **scores)
-    (folder / "scores.parquet").write_bytes(b"PAR1")
-    return folder
+def light(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a folder, with a cache of critical values of its own."""
+    start = f"import os; os.chdir({str(folder)!r}); os.environ['DPCANARY_CACHE'] = 'light'\n"
+    call = f"from dpcanary.cli import main; sys.argv[1:] = {[*arguments]}; main()"
+    return in_light_install(start + call)
 
 
-@pytest.fixture(scope="module")
-def run(folder: Path) -> Run:
-    options = {"cwd": folder, "capture_output": True, "text": True, "check": False}
-
-    def run(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [str(folder / "venv/bin" / program), *arguments]
-        return subprocess.run(command, env={"HOME": str(folder), **variables}, **options)
-
-    return run
-
-
-def test_it_is_small_and_has_nothing_that_training_needs(run, folder):
-    files = [path for path in (folder / "venv").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files if not path.is_symlink()) < MOST_BYTES
-    for package in ("torch", "snakemake", "matplotlib", "numba", "pyarrow"):
-        done = run("python", "-c", f"import {package}")
-        assert done.stderr.endswith(f"No module named '{package}'\n")
-
-
-def test_commands_work_or_say_which_words_to_type(run):
-    """Other commands, and public names, are in test_extras.py."""
-    for arguments in (("account", *TRAINING, *NOISE), ("plan", *TRAINING, *NOISE), ("init", "a")):
-        assert run("dpcanary", *arguments).stdout
+def test_commands_work_or_say_which_words_to_type(tmp_path):
+    (tmp_path / "scores.parquet").write_bytes(b"PAR1")
+    for arguments in (["account", *TRAINING], ["plan", *TRAINING], ["init", "a"]):
+        assert light(tmp_path, *arguments).stdout
     for arguments, needed in (
-        (("audit", "--features", "digits", *TRAINING, *NOISE), "pip install 'dpcanary[train]'"),
-        (("estimate", "scores.parquet", "--delta", "1e-5"), "pip install pyarrow"),
+        (["audit", "--features", "digits", *TRAINING], "pip install 'dpcanary[train]'"),
+        (["estimate", "scores.parquet", "--delta", "1e-5"], "pip install pyarrow"),
     ):
-        done = run("dpcanary", *arguments)
+        done = light(tmp_path, *arguments)
         assert (done.returncode, done.stdout) == (1, "")
         [line] = done.stderr.splitlines()
         assert line.startswith("error: ")
@@ -68,11 +41,14 @@ def test_commands_work_or_say_which_words_to_type(run):
 
 
 @pytest.mark.parametrize("options", [("--all",), ("--significance", "0.1"), ("--one-run",)])
-def test_estimates_are_those_of_the_full_install(run, folder, options):
+def test_estimates_are_those_of_the_full_install(options, tmp_path):
     """Also where a table of critical values is computed, without Numba."""
-    command = ("estimate", "scores.npz", "--delta", "1e-5", "--json", *options)
-    done = run("dpcanary", *command)
-    # With the same variables: one for OpenBLAS changes the last digit. It has a cache of its own.
-    full = run(sys.executable, "-m", "dpcanary", *command, HOME=str(folder / "full"))
-    assert (done.returncode, full.returncode) == (0, 0), done.stderr + full.stderr
-    assert done.stdout == full.stdout
+    rng = np.random.default_rng(0)
+    scores = {"world0_scores": rng.normal(2, 1, 60), "world1_scores": rng.normal(0, 1, 60)}
+    np.savez(tmp_path / "scores.npz", **scores)
+    command = ["estimate", "scores.npz", "--delta", "1e-5", "--json", *options]
+    done = light(tmp_path, *command)
+    assert done.returncode == 0, done.stderr
+    full = printed_by([*DPCANARY, *command], tmp_path, DPCANARY_CACHE="full")
+    assert full.startswith(done.stdout)  # and behind it, what was computed
+    assert done.stdout.endswith("\n}\n")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from running import ROOT, SNAKEMAKE, Plan, built_package, printed_by, shared
 
 pytestmark = pytest.mark.long
@@ -28,26 +29,25 @@ rule own:
     output: "mine/{file}.txt"
     shell: "head -1 {input} > {output}"
 """
-CONFIG = """
-privacy:
-  experiment: small
-  delta: 1.0e-5
-  datasets: {digits: {source: digits, num_records: 100}}
-  audits:
-    small:
-      {canary: [worst_case, mislabeled], dataset: digits, sample_rate: 0.5, noise_multiplier: 1.0,
-      num_steps: 4, num_runs: 20}
-  figures:
-    trade_off: {kind: trade_off, sweeps: [small]}
-    by_runs: {kind: epsilon_by_runs, sweeps: [small], num_runs: [10, 20]}
-"""
+OF_SMALL = {
+    "canary": ["worst_case", "mislabeled"], "dataset": "digits", "sample_rate": 0.5,
+    "noise_multiplier": 1.0, "num_steps": 4, "num_runs": 20,
+}  # fmt: skip
+CONFIG = {
+    "experiment": "small", "delta": 1e-5, "audits": {"small": OF_SMALL},
+    "datasets": {"digits": {"source": "digits", "num_records": 100}},
+    "figures": {
+        "trade_off": {"kind": "trade_off", "sweeps": ["small"]},
+        "by_runs": {"kind": "epsilon_by_runs", "sweeps": ["small"], "num_runs": [10, 20]},
+    },
+}  # fmt: skip
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow/Snakefile").write_text(OWN)
-    (tmp_path / "own.yaml").write_text(CONFIG)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"privacy": CONFIG}))
     return tmp_path
 
 

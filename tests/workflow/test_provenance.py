@@ -24,6 +24,7 @@ BOTH = {
 }  # fmt: skip
 KINDS = BOTH | {"estimates_by_runs", "summaries"}
 ROLES = BOTH | {"other", "summary", "experiment", "features"}
+MADE_OTHERWISE = r"was not made with the config that is in|\.json was made with other settings"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,8 @@ def test_every_input_of_every_job_is_compared(here, jobs):
     here, tried, programs = here.relative_to(here.parents[1]), set(), {}
     for words in jobs:
         job, name = job_of(words), Path(words[0]).stem
+        given = {word.removeprefix("--") for word in words if word.startswith("--")}
+        assert {role for role in job.inputs if job.inputs[role]} == given & ROLES
         options = [option for option in ("output", "tsv") if f"--{option}" in words]
         outputs = [Path(file) for option in options for file in values_of(option, words)]
         before = [output.read_bytes() for output in outputs]
@@ -97,39 +100,29 @@ def test_every_input_of_every_job_is_compared(here, jobs):
     assert {("craft_canaries", "noise", "noise"), ("pretrain", "other", "data")} <= tried
 
 
-def test_every_job_is_told_what_it_reads(jobs):
-    for words in jobs:
-        options = {word.removeprefix("--") for word in words if word.startswith("--")}
-        inputs = job_of(words).inputs
-        assert {role for role in inputs if inputs[role]} == options & ROLES
-
-
-def test_a_summary_takes_no_config_of_other_data_under_its_name(here, jobs):
+def test_results_are_not_read_or_summarised_beside_another_config(here, jobs):
+    config = here / "experiment.json"
     [words] = [words for words in jobs if "results/tiny/summary.tsv" in words]
-    config = json.loads((here / "experiment.json").read_text())
-    config["settings"]["datasets"]["digits"]["source"] = "cifar10"
-    with (
-        altered(here / "experiment.json", json.dumps(config).encode()),
-        pytest.raises(InputError, match=r"experiment\.json was made with other settings"),
-    ):
+
+    def summarise(_: Path) -> None:
         program(ROOT / "scripts/summarise.py").main(words[1:])
 
-
-def test_results_are_not_read_beside_another_config(here):
-    config = here / "experiment.json"
-    for keys, value in (
-        (("settings", "delta"), 0.01),
-        (("settings", "significance"), 0.001),
-        (("audits", "steps-gradient", "num_steps"), 7778),
-        (("settings", "datasets", "digits", "num_records"), 61),
+    readers = (read_results, report_of_experiment)
+    digits = ("settings", "datasets", "digits")
+    for reads, keys, value in (
+        (readers, ("settings", "delta"), 0.01),
+        (readers, ("settings", "significance"), 0.001),
+        (readers, ("audits", "steps-gradient", "num_steps"), 7778),
+        (readers, (*digits, "num_records"), 61),
+        ([summarise], (*digits, "source"), "cifar10"),
     ):
         changed = place = json.loads(config.read_text())
         for key in keys[:-1]:
             place = place[key]
         place[keys[-1]] = value
         with altered(config, json.dumps(changed).encode()):
-            for read in (read_results, report_of_experiment):
-                with pytest.raises(InputError, match="was not made with the config that is in"):
+            for read in reads:
+                with pytest.raises(InputError, match=MADE_OTHERWISE):
                     read(here)
     assert len(read_results(here)) == 9
     assert len(report_of_experiment(here).pictures) == 1 + len(TINY["figures"])

@@ -4,7 +4,6 @@ The experiment has data, noise, canaries and figures of every kind that plans di
 """
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,16 @@ from sampling import exhaustive, some_of
 pytestmark = pytest.mark.long
 
 AUDIT = {"num_steps": 4, "num_runs": 8, "sample_rate": 0.5}
+NOISY = {**AUDIT, "noise_multiplier": 2.0}
+IMAGES = {"dataset": "images", "canary": ["gradient", "crafted_input"], "crafting_steps": 2}
+RATIO = {"sample_rates": [0.5], "num_steps": [4], "noise_multipliers": [2.0, 3.0]}
 CONFIG = {
-    "experiment": "tiny",
-    "delta": 1e-5,
+    "experiment": "tiny", "delta": 1e-5, "allow_not_valid": True,
     "threshold_rules": ["combined", "in_sample"],
-    "allow_not_valid": True,
     "audits": {
-        "images": {
-            **AUDIT, "dataset": "images", "canary": ["gradient", "crafted_input"],
-            "target_epsilon": 8.0, "crafting_steps": 2,
-        },
-        "purchases": {
-            **AUDIT, "dataset": "purchases", "canary": "natural", "noise_multiplier": 2.0
-        },
-        "drawn": {**AUDIT, "canary": "worst_case", "noise_multiplier": 2.0, "num_runs": 40},
+        "images": {**AUDIT, **IMAGES, "target_epsilon": 8.0},
+        "purchases": {**NOISY, "dataset": "purchases", "canary": "natural"},
+        "drawn": {**NOISY, "canary": "worst_case", "num_runs": 40},
     },
     "figures": {
         "steps": {"kind": "epsilon_by_step", "sweeps": ["images"]},
@@ -37,10 +32,7 @@ CONFIG = {
         "histograms": {"kind": "score_histograms", "sweeps": ["drawn"]},
         "trade_off": {"kind": "trade_off", "sweeps": ["images"], "shown": True},
         "profile": {"kind": "privacy_profile", "sweeps": ["images"], "panels": ["model"]},
-        "ratio": {
-            "kind": "adjacency_ratio", "sample_rates": [0.5], "num_steps": [4],
-            "noise_multipliers": [2.0, 3.0],
-        },
+        "ratio": {"kind": "adjacency_ratio", **RATIO},
     },
 }  # fmt: skip
 FIGURES = {"draw_figure"}
@@ -52,12 +44,17 @@ CRAFTING = {"craft_canaries", *TRAINING}
 REFERENCE = {"train_reference", *CRAFTING}
 ACCOUNTS = {"account", "summarise", *FIGURES}
 DATA = {"prepare_dataset", *REFERENCE}
+# Of no jobs of the workflow, or of one that does not train.
+UNUSED = (
+    "accounting/privacy_losses.py", "checking/mechanism/measurements.py", "secrets/secret_laws.py",
+    "own_training/one_training.py", "experiment/release.py", "watching/purposes.py",
+    "estimation/ranks/rank_methods.py",
+)  # fmt: skip
 # For each module of names or settings: the rules that an edit reruns.
 EXPECTED = {
-    "core/adjacency.py": REFERENCE
-    | ACCOUNTS
-    | DRAWING
-    | {"calibrate_noise", "compare_adjacencies"},
+    "core/adjacency.py": {
+        *REFERENCE, *ACCOUNTS, *DRAWING, "calibrate_noise", "compare_adjacencies"
+    },
     "data/observations.py": {*DRAWING, *REFERENCE},  # as training/settings.py, which names them
     "accounting/audit_noise.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
     # Training is with calibrated noise, and estimates may use the accountants' curves.
@@ -69,23 +66,14 @@ EXPECTED = {
     "data/dataset_settings.py": {"extract_features", *DATA},
     "data/record_source.py": {"extract_features", *DATA},
     "data/splitting.py": DATA,
-    "data/encoder_settings.py": {
-        "extract_features",
-        *(DATA - {"estimate_by_runs"}),
-    },  # of images alone
+    # Of images alone.
+    "data/encoder_settings.py": {"extract_features", *(DATA - {"estimate_by_runs"})},
     "estimation/rule_catalogue.py": ESTIMATES,
     "estimation/estimation_settings.py": ESTIMATES,
-    # No jobs of the workflow.
-    "accounting/privacy_losses.py": set(),
-    "checking/mechanism/measurements.py": set(),
-    "own_training/one_training.py": set(),
-    "experiment/release.py": set(),  # of a workflow that trains
     "scoring/scoring_settings.py": SCORES,
     "training/training_settings.py": {*REFERENCE, *DRAWING},  # losses are scores, which name them
-    "watching/purposes.py": set(),
-    "estimation/ranks/rank_methods.py": set(),
-    "secrets/secret_laws.py": set(),
-}
+    **{path: set() for path in UNUSED},
+}  # fmt: skip
 
 
 def write(folder: Path) -> None:
@@ -102,21 +90,20 @@ def project(tmp_path: Path) -> Project:
     return Project(shared("of-reruns", write)).copy(tmp_path / "project")
 
 
-def plan_after(project: Project, path: str, text: str) -> Plan:
-    module = project.folder / "dpcanary" / path
-    assert module.read_text() != text
-    module.write_text(text)
-    return project.plan()
-
-
 def text_of(path: str) -> str:
     return (ROOT / "dpcanary" / path).read_text()
 
 
+def plan_after(project: Project, path: str, text: str) -> Plan:
+    assert text_of(path) != text
+    (project.folder / "dpcanary" / path).write_text(text)
+    return project.plan()
+
+
 def enums_of(path: str) -> list[ast.ClassDef]:
-    tree = ast.parse((ROOT / "dpcanary" / path).read_text())
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
-    return [node for node in classes if ast.unparse(node.bases[0]).endswith(("Choice", "IntEnum"))]
+    classes = [node for node in ast.parse(text_of(path)).body if isinstance(node, ast.ClassDef)]
+    ends = ("Choice", "IntEnum")
+    return [node for node in classes if node.bases and ast.unparse(node.bases[0]).endswith(ends)]
 
 
 def test_all_names_and_settings_are_edited_here():
@@ -159,16 +146,12 @@ def test_the_code_of_a_kind_redraws_its_own_figures_alone(project, module, figur
 
 
 def test_a_second_score_of_stored_observations_trains_nothing(project):
-    path = "adversaries/catalogue.py"
-    twice = re.sub(
-        r"scores=\(_LOGIT_DIFFERENCE,",
-        "scores=(_LOGIT_DIFFERENCE, Score('second', 'dpcanary.scoring.scores:logit_difference',"
-        " Observation.LOGITS),",
-        text_of(path),
-    )
+    path, second = "adversaries/catalogue.py", "dpcanary.scoring.scores:logit_difference"
+    known = "scores=(_LOGIT_DIFFERENCE,"
+    twice = f"{known} Score('second', {second!r}, Observation.LOGITS),"
     config = yaml.safe_load((project.folder / "experiment.yaml").read_text())
-    more = {**config["audits"]["purchases"], "score": ["logit_difference", "second"]}
-    project.write({**config, "audits": {**config["audits"], "purchases": more}, "figures": {}})
-    jobs = plan_after(project, path, twice).jobs
+    config["audits"]["purchases"]["score"] = ["logit_difference", "second"]
+    project.write({**config, "figures": {}})
+    jobs = plan_after(project, path, text_of(path).replace(known, twice)).jobs
     assert not {"train_shard", "craft_canaries", "calibrate_noise"} & {*jobs}
     assert jobs["score_runs"] == jobs["estimate"] == 2

@@ -3,18 +3,20 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from numpy.typing import NDArray
 from running import DPCANARY, ROOT, TINY, Project, printed_by, shared
 from sampling import exhaustive, some_of
 
 from dpcanary.audits import verification as verifying
 from dpcanary.audits.verification import Verification, Verified, verify_results
+from dpcanary.core.files import write_arrays
 from dpcanary.core.sealed_tables import read_sealed_object, write_sealed_object
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.estimation.null_distributions.null_tables import cached_arrays
@@ -46,42 +48,33 @@ def derived(results: Path) -> list[Path]:
     return [path for path in files if path.relative_to(results).parts[0] not in kept]
 
 
-def alter_archive(path: Path, rng: np.random.Generator) -> None:
-    """One number of one array, in a file that is whole and says the same of itself."""
-    arrays = dict(np.load(path))
-    names = [name for name in arrays if name != "header" and arrays[name].size]
-    changed = arrays[names[rng.integers(len(names))]]
-    place = tuple(rng.integers(size) for size in changed.shape)
-    is_flag = changed.dtype.kind == "b"
-    changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
-    np.savez(path, **arrays)
+def alter(path: Path, rng: np.random.Generator) -> None:
+    """A number of an array, a digit of a text, or a bit of a figure; the file stays whole."""
+    if path.suffix == ".npz":
+        arrays = dict(np.load(path))
+        names = [name for name in arrays if name != "header" and arrays[name].size]
+        changed = arrays[names[rng.integers(len(names))]]
+        place = tuple(rng.integers(size) for size in changed.shape)
+        is_flag = changed.dtype.kind == "b"
+        changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
+        np.savez(path, **arrays)
+    elif path.suffix in (".tsv", ".json"):
+        text = path.read_text()
+        start = text.index("\n") + 1 if path.suffix == ".tsv" else 0
+        numbers = re.finditer(r"(?<![\w.-])\d+(\.\d+)?(e-?\d+)?(?=[\t,}\n])", text)
+        place = rng.choice([number.start() for number in numbers if number.start() >= start])
+        digit = str((int(text[place]) + rng.integers(1, 10)) % 10)
+        path.write_text(text[:place] + digit + text[place + 1 :])
+    else:
+        content = bytearray(path.read_bytes())
+        content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(content)
 
 
 def scale_floats(path: Path) -> None:
     arrays = dict(np.load(path))
     floats = [name for name in arrays if name != "header" and arrays[name].dtype.kind == "f"]
     np.savez(path, **arrays | {name: arrays[name] * 1.5 + 1 for name in floats})
-
-
-def alter_text(path: Path, rng: np.random.Generator) -> None:
-    text = path.read_text()
-    start = text.index("\n") + 1 if path.suffix == ".tsv" else 0
-    numbers = re.finditer(r"(?<![\w.-])\d+(\.\d+)?(e-?\d+)?(?=[\t,}\n])", text)
-    place = rng.choice([number.start() for number in numbers if number.start() >= start])
-    digit = str((int(text[place]) + rng.integers(1, 10)) % 10)
-    path.write_text(text[:place] + digit + text[place + 1 :])
-
-
-def alter_bytes(path: Path, rng: np.random.Generator) -> None:
-    content = bytearray(path.read_bytes())
-    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
-    path.write_bytes(content)
-
-
-ALTER: dict[str, Callable[[Path, np.random.Generator], None]] = {
-    ".npz": alter_archive, ".tsv": alter_text, ".json": alter_text,
-    ".png": alter_bytes, ".pdf": alter_bytes,
-}  # fmt: skip
 
 
 @pytest.fixture(params=["drawn", exhaustive("finished")])
@@ -103,7 +96,7 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
     altered = set()
     for path in derived(results):
         if path.stem not in names and path.name != "experiment.json":
-            ALTER[path.suffix](path, rng)
+            alter(path, rng)
             altered.add(str(path.relative_to(results)))
     assert {Path(name).parts[0] for name in altered} >= {
         *("noise", "scores", "estimates", "accounting", "figures", "summary.tsv")
@@ -129,21 +122,6 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
     assert len(found.replayed) == found.num_observed
     assert found.exit_status == 3
     assert json.loads((results / "verified.json").read_text())["exit_status"] == 3
-
-
-@pytest.mark.exhaustive
-def test_a_replay_finds_what_no_score_can_show(copy: Project) -> None:
-    reference = min((copy.results / "reference").glob("*.npz"))
-    shard = copy.results / "shards/other_rate/00000.npz"
-    for forged in (reference, shard):
-        scale_floats(forged)
-        # What follows from the file is older now, and made again.
-        printed_by(RUN, copy.folder)
-    assert verify_results(copy.results, cores=2).exit_status == 0
-    found = verify_results(copy.results, replay=100, cores=2)
-    assert by_status(found, "changed") == {
-        str(path.relative_to(copy.results)) for path in (reference, shard)
-    }
 
 
 def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished: Project) -> None:
@@ -192,30 +170,26 @@ def test_noise_that_is_close_is_believed_and_all_after_it_the_same(close, tmp_pa
 
 
 @pytest.mark.long
-def test_shards_of_another_audit_or_none_are_refused(close: Project, tmp_path: Path) -> None:
+def test_other_shards_are_refused_and_another_config_makes_bounds_stale(close, tmp_path) -> None:
     results = close.copy(tmp_path).results
-    shutil.copy(results / f"shards/{SECOND}/00000.npz", results / f"shards/{FIRST}/00000.npz")
-    (results / f"shards/{THIRD}/00000.npz").unlink()
-    command = [*DPCANARY, "verify", str(results), "--json"]
-    printed = printed_by(command, results.parent, fails=True)
-    found = json.loads(printed[printed.index("{\n") :].rsplit("}\n", 1)[0] + "}")
-    assert found["exit_status"] == 6
-    unverifiable = {one["file"] for one in found["files"] if one["status"] == "unverifiable"}
-    assert {f"scores/{FIRST}.npz", f"scores/{THIRD}.npz", "summary.tsv"} <= unverifiable
-
-
-@pytest.mark.long
-def test_another_config_makes_every_bound_and_figure_stale(close: Project, tmp_path: Path) -> None:
-    results = close.copy(tmp_path).results
-    resolved = json.loads((results / "experiment.json").read_text())
+    config, text = results / "experiment.json", (results / "experiment.json").read_text()
+    resolved = json.loads(text)
     resolved["settings"]["significance"] = 0.01
-    (results / "experiment.json").write_text(json.dumps(resolved))
+    config.write_text(json.dumps(resolved))
     found = verify_results(results, cores=2)
     assert found.exit_status == 5
     bounds = {f"estimates/{audit}.tsv" for audit in (FIRST, SECOND, THIRD, FOURTH)}
     figures = {f"figures/noise.{end}" for end in ("pdf", "png", "tsv")}
-    tables = {"summaries/noise.tsv", "summary.tsv"}
-    assert by_status(found, "stale") == bounds | figures | tables
+    assert by_status(found, "stale") == bounds | figures | {"summaries/noise.tsv", "summary.tsv"}
+    config.write_text(text)
+    shutil.copy(results / f"shards/{SECOND}/00000.npz", results / f"shards/{FIRST}/00000.npz")
+    (results / f"shards/{THIRD}/00000.npz").unlink()
+    command = [*DPCANARY, "verify", str(results), "--json"]
+    printed = printed_by(command, results.parent, fails=True)
+    told = json.loads(printed[printed.index("{\n") :].rsplit("}\n", 1)[0] + "}")
+    assert told["exit_status"] == 6
+    unverifiable = {file["file"] for file in told["files"] if file["status"] == "unverifiable"}
+    assert {f"scores/{FIRST}.npz", f"scores/{THIRD}.npz", "summary.tsv"} <= unverifiable
 
 
 def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatch) -> None:
@@ -237,56 +211,58 @@ def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatc
     assert critical(2.0) == 0.5  # what is kept stays as it is
 
 
-def test_close_is_close_beside_the_largest_number_and_what_its_precision_gives() -> None:
-    values = np.array([1e-9, 300.0, -np.inf, np.nan])
-    for precision, differences, is_close in [
-        (np.float64, [1e-5, 1e-5, 0.0, 0.0], True),
-        (np.float64, [1e-3, 0.0, 0.0, 0.0], False),
-        (np.float32, [1e-3, 0.02, 0.0, 0.0], True),
-        (np.float32, [0.0, 0.1, 0.0, 0.0], False),
-        (np.float32, [0.0, np.nan, 0.0, 0.0], False),
-    ]:
-        own = values.astype(precision)
-        other = own + np.array(differences, precision)
-        assert verifying._arrays_are_close(own, other) == is_close, differences
+def of_epsilons(*values: float) -> pd.DataFrame:
+    return pd.DataFrame({"audit": ["a", "b"], "epsilon": values})
 
 
-@pytest.mark.parametrize(
-    ("epsilons", "status", "count"),
-    [
-        ([2.5, 8.0], "same", 0),
-        ([2.5 + 1e-7, 8.0], "close", 1),
-        ([2.5 + 1e-7, 8.0 - 1e-7], "close", 2),
-        ([2.5 + 1e-7, 8.5], "changed", 2),
-        ([2.6, 8.0 - 1e-7], "changed", 2),
-    ],
-)
-def test_a_table_is_close_if_all_that_differs_is(tmp_path, epsilons, status, count) -> None:
-    """As on another machine: 1e-7 of a number is too little to matter, 0.1 is not."""
-    ours, other = tmp_path / "ours.tsv", tmp_path / "other.tsv"
-    for order in ([0, 1], [1, 0]):  # of the audits, which does not matter
-        for path, values in ((ours, epsilons), (other, [2.5, 8.0])):
-            table = pd.DataFrame({"audit": ["a", "b"], "epsilon": values})
-            rows = table.iloc[order] if path == ours else table
-            write_table(path, rows, origin="accounting/a:0123456789abcdef")
-        compared = verifying._verified("accounting/a.tsv", ours, other)
-        assert compared.status == status
-        assert compared.detail.startswith(f"{count} cells differ: epsilon" if count else "")
+def numbers(first: float = 0.0, second: float = 0.0) -> NDArray[np.float64]:
+    return np.array([1e-9 + first, 300.0 + second, -np.inf, np.nan])
 
 
-def test_objects_are_compared_value_by_value(tmp_path):
-    own, path, other_path = {"a": 1.0, "b": "x", "c": 3}, tmp_path / "a.json", tmp_path / "b.json"
-    path.write_text(json.dumps(own))
-    for other, expected in [
-        (own, ("", True)),
-        (own | {"a": 1.0 + 1e-12}, ("a differ", True)),
-        (own | {"a": 1.001}, ("a differ", False)),
-        (own | {"a": 1.1, "c": 4}, ("a, c differ", False)),
-        (own | {"b": "y"}, ("b differ", False)),
-        ({"a": 1.0, "b": "x"}, ("c differ", False)),
-    ]:
-        other_path.write_text(json.dumps(other))
-        assert verifying._objects(path, other_path) == expected
+KNOWN = {"a": 1.0, "b": "x", "c": 3}
+# Two contents of a file; how it is verified, and what is said.
+COMPARED: list[tuple[Any, Any, str, str]] = [
+    # As on another machine: 1e-7 of a number is too little to matter, 0.1 is not. The order of
+    # audits does not matter.
+    (of_epsilons(2.5, 8.0), of_epsilons(2.5, 8.0)[::-1], "same", ""),
+    (of_epsilons(2.5 + 1e-7, 8.0), of_epsilons(2.5, 8.0)[::-1], "close", "1 cells differ: eps"),
+    (of_epsilons(2.5 + 1e-7, 8.0 - 1e-7), of_epsilons(2.5, 8.0), "close", "2 cells differ: eps"),
+    (of_epsilons(2.5 + 1e-7, 8.5), of_epsilons(2.5, 8.0), "changed", "2 cells differ: epsilon"),
+    (of_epsilons(2.6, 8.0 - 1e-7)[::-1], of_epsilons(2.5, 8.0), "changed", "2 cells differ: eps"),
+    (KNOWN, dict(reversed(KNOWN.items())), "same", ""),
+    (KNOWN, KNOWN | {"a": 1.0 + 1e-12}, "close", "a differ"),
+    (KNOWN, KNOWN | {"a": 1.001}, "changed", "a differ"),
+    (KNOWN, KNOWN | {"a": 1.1, "c": 4}, "changed", "a, c differ"),
+    (KNOWN, KNOWN | {"b": "y"}, "changed", "b differ"),
+    (KNOWN, {"a": 1.0, "b": "x"}, "changed", "c differ"),
+    # Close is close beside the largest number, and what the precision gives.
+    (numbers(), numbers(1e-5, 1e-5), "close", "numbers differ in x"),
+    (numbers(), numbers(1e-3), "changed", "numbers differ in x"),
+    (np.float32(numbers()), np.float32(numbers(1e-3, 0.02)), "close", "numbers differ in x"),
+    (np.float32(numbers()), np.float32(numbers(0, 0.1)), "changed", "numbers differ in x"),
+    (np.float32(numbers()), np.float32(numbers(0, np.nan)), "changed", "numbers differ in x"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(COMPARED)))
+def test_a_file_is_close_if_all_that_differs_is(tmp_path, case) -> None:
+    *contents, status, detail = COMPARED[case]
+    origin, paths = "accounting/a:0123456789abcdef", []
+    for place, content in zip(("ours", "other"), contents, strict=True):
+        if isinstance(content, dict):
+            paths.append(tmp_path / f"{place}.json")
+            paths[-1].write_text(json.dumps(content))
+        elif isinstance(content, pd.DataFrame):
+            paths.append(tmp_path / f"{place}.tsv")
+            write_table(paths[-1], content, origin=origin)
+        else:
+            paths.append(tmp_path / f"{place}.npz")
+            write_arrays(paths[-1], header={}, arrays={"x": content}, origin=origin)
+    # A resolved config has no origin.
+    name = "experiment.json" if paths[0].suffix == ".json" else f"a/a{paths[0].suffix}"
+    compared = verifying._verified(name, *paths)
+    assert compared.status == status
+    assert compared.detail.startswith(detail)
 
 
 def test_the_exit_status_is_that_of_the_worst_file():
