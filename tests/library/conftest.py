@@ -38,7 +38,7 @@ def compiled_kernels() -> None:
 
 
 @pytest.fixture
-def few_told_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few_distinct(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """More than 300 scores are many: told apart are those of 8 errors, and some ten besides."""
     # Compiles, which takes a while to import.
     from dpcanary.estimation import error_rates

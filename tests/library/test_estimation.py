@@ -173,7 +173,7 @@ def naive_epsilon(scores0, scores1, conversion: str, levels, *, at_all: bool) ->
 
 @pytest.mark.parametrize("conversion", ["gdp", "direct"])
 @pytest.mark.parametrize("sizes", [(60, 60), (45, 80), (700, 650)])
-@pytest.mark.usefixtures("few_told_apart")
+@pytest.mark.usefixtures("few_distinct")
 def test_equals_a_naive_loop_over_all_thresholds(conversion, sizes):
     rng = np.random.default_rng(3)
     for mu, significance in ((0.0, 0.05), (0.7, 0.1), (2.0, 0.05), (5.0, 0.01)):

@@ -57,6 +57,11 @@ sys.meta_path = [Finder if one is importlib.machinery.PathFinder else one for on
 """
 
 
+def in_light_install(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", LIGHT + code]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def test_what_needs_an_extra_says_how_to_get_it_and_all_else_works():
     names = ["watch", "audit", "training.train_ensemble"]
     code = f"""
@@ -78,8 +83,7 @@ for sys.argv[1:] in (["run", "config/demo.yaml"], ["check", "loop:train"]):
     except SystemExit as ending:
         print(ending)
 """
-    command = [sys.executable, "-c", LIGHT + code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = in_light_install(code)
     assert done.returncode == 0, done.stderr
     starts = [*(f"dpcanary.{name}" for name in names), "error: this", "error: this"]
     needs = (

@@ -23,7 +23,7 @@ def test_one_score_has_one_bound_and_two_are_an_integral(level):
 
 
 @pytest.mark.parametrize("num_scores", [10, 300, 700])
-def test_against_simulation(num_scores, few_told_apart):
+def test_against_simulation(num_scores, few_distinct):
     repeats, level = 10_000, 0.01
     ranks = distinct_counts(num_scores)[:-1] + 1
     assert (len(ranks) < num_scores) == (num_scores > 300)

@@ -1,6 +1,6 @@
 """Statistics with a known null distribution: against naive twins, exact laws and closed forms.
 
-With the fixture `few_told_apart`, more than 300 scores are so many that not all thresholds count.
+With the fixture `few_distinct`, more than 300 scores are so many that not all thresholds count.
 """
 
 import logging
@@ -59,7 +59,7 @@ def naive_statistics(x, y, family: Family, significance: float) -> list[float]:
 
 @each_family
 @pytest.mark.parametrize("sizes", [(7, 7), (30, 12), (12, 40), (1, 3), (400, 350), (900, 40)])
-@pytest.mark.usefixtures("few_told_apart")
+@pytest.mark.usefixtures("few_distinct")
 def test_statistics_agree_with_a_naive_twin(family, sizes):
     rng = np.random.default_rng(sizes)
     cases = ((0.0, 6, 0.05), (1.0, 0, 0.2), (1.0, 6, 0.05), (6.0, 0, 0.1))
@@ -72,7 +72,7 @@ def test_statistics_agree_with_a_naive_twin(family, sizes):
 
 @each_family
 @pytest.mark.parametrize("looks", [[(3, 5), (20, 9), (40, 30)], [(200, 200), (500, 400)]])
-@pytest.mark.usefixtures("few_told_apart")
+@pytest.mark.usefixtures("few_distinct")
 def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
     thetas, num_samples = np.array([0.0, 1.0, 2.5]), 30
     curves, terms = family.curves(thetas), terms_of(family, *looks)
@@ -92,7 +92,7 @@ def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
 
 @each_family
 @pytest.mark.parametrize("sizes", [(1, 3), (40, 40), (280, 230), (700, 900)])
-@pytest.mark.usefixtures("few_told_apart")
+@pytest.mark.usefixtures("few_distinct")
 def test_statistics_are_the_same_without_numba_in_blocks_and_on_one_core(
     monkeypatch, family, sizes
 ):
@@ -115,7 +115,7 @@ OF_SAMPLES = [((400, 600), 1_500), exhaustive(((1_000, 320), 4_000))]
 
 
 @pytest.mark.parametrize(("sizes", "num_samples"), OF_SAMPLES)
-@pytest.mark.usefixtures("few_told_apart")
+@pytest.mark.usefixtures("few_distinct")
 def test_simulated_statistics_have_the_law_of_those_of_all_scores(sizes, num_samples):
     """Order statistics that are drawn alone, against those of scores that are all drawn."""
     thetas, [terms] = np.array([0.0, 1.5]), terms_of(GDP, sizes)
