@@ -3,7 +3,7 @@
 Most right ones process noisy gradients further, which is as private, or change C with its noise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from math import sqrt
@@ -430,6 +430,39 @@ def sharpened(module: nn.Module, dataset: Any, settings: Any) -> None:
         moved(module, added(totals, normal(own, step), step), step)
 
 
+def half_without_noise(module: nn.Module, dataset: Any, settings: Any) -> Iterator[None]:
+    """Each half of a batch makes a move, and the noise comes with the second."""
+    features, labels = dataset.tensors
+    source = torch.Generator().manual_seed(settings.seed)
+    for number in range(settings.num_steps):
+        step = Step(settings, number, settings.sample_rate * len(labels), features, labels, source)
+        chosen = drawn(step)
+        for half, factor in ((chosen[::2], 0.0), (chosen[1::2], 1.0)):
+            totals = summed(gradients_of(module, features[half], labels[half]), step)
+            noise = {name: factor * own for name, own in normal(totals, step).items()}
+            moved(module, added(totals, noise, step), step)
+        yield
+
+
+def sharpened_by_record(module: nn.Module, dataset: Any, settings: Any) -> Iterator[None]:
+    """The gradient of a record is taken where its own gradient leads, which clipping limits."""
+    features, labels = dataset.tensors
+    source = torch.Generator().manual_seed(settings.seed)
+    for number in range(settings.num_steps):
+        step = Step(settings, number, settings.sample_rate * len(labels), features, labels, source)
+        own = {name: value.detach().clone() for name, value in module.named_parameters()}
+        totals = {name: torch.zeros_like(value) for name, value in own.items()}
+        for index in drawn(step).tolist():
+            record = slice(index, index + 1)
+            first = gradients_of(module, features[record], labels[record])
+            moved(module, {name: 0.001 * value[0] for name, value in first.items()}, step)
+            there = summed(gradients_of(module, features[record], labels[record]), step)
+            totals = {name: value + there[name] for name, value in totals.items()}
+            module.load_state_dict(own, strict=False)
+        moved(module, added(totals, normal(own, step), step), step)
+        yield
+
+
 def without_limit_in_noise(sums: Tensors, noise: Tensors, step: Step) -> Tensors:
     scale = step.settings.noise_multiplier
     return {name: (own + scale * noise[name]) / step.size for name, own in sums.items()}
@@ -494,6 +527,7 @@ WRONG = (
     _loop("half of the data", RATE, draw=half_of_data),
     Loop("gradients at private parameters", at_private_parameters, (STEPS, UPDATES)),
     Loop("gradients at sharpened parameters", sharpened, (STEPS, UPDATES)),
+    Loop("half of a batch without noise", half_without_noise, (UPDATES,)),
     _loop("noise without C", SCALE, mean=without_limit_in_noise),
     _loop("rates of biases after the noise", CLIPPING, mean=rates_after_noise),
     _loop("noise with C squared", SCALE, mean=squared_limit_in_noise),
@@ -507,6 +541,7 @@ WRONG = (
 )
 
 RIGHT = (
+    Loop("sharpened by record", sharpened_by_record),
     Loop("Opacus, AdamW", partial(opacus, optimizer=torch.optim.AdamW)),
     Loop("Opacus, RMSprop", partial(opacus, optimizer=torch.optim.RMSprop)),
     Loop("Opacus, NAdam", partial(opacus, optimizer=torch.optim.NAdam)),

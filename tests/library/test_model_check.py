@@ -13,7 +13,12 @@ import pytest
 import torch
 import transformers
 from one_record_at_a_time import Net
-from opacus.grad_sample import GradSampleModule, register_grad_sampler
+from opacus.grad_sample import (
+    GradSampleModule,
+    GradSampleModuleFastGradientClipping,
+    register_grad_sampler,
+    register_norm_sampler,
+)
 from opacus.layers import DPLSTM, DPMultiheadAttention
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from torch import nn
@@ -416,6 +421,25 @@ def test_a_wrong_sampler_is_named_by_its_parameter(mixes):
     assert "2.weight" not in hooks.measured
     assert ("their sensitivity is C all the same" in hooks.meaning) != mixes
     assert ("changes with the other records of its batch" in hooks.meaning) == mixes
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_ghost_norms_that_are_too_small_or_too_large_are_found(factor):
+    class Scaled(nn.Linear):
+        pass
+
+    @register_norm_sampler(Scaled)
+    def sampler(layer, activations, backprops):
+        weight = backprops.norm(dim=1) * activations[0].norm(dim=1)
+        return {layer.weight: factor * weight, layer.bias: factor * backprops.norm(dim=1)}
+
+    try:
+        found = check_model(nn.Sequential(Scaled(6, 3)), data(6))
+    finally:
+        GradSampleModuleFastGradientClipping.NORM_SAMPLERS.pop(Scaled)
+    [ghost] = [own for own in found.findings if own.name == "ghost: norms of single records"]
+    assert not ghost.holds
+    assert "wrong by up to 10.0%" in ghost.measured
 
 
 @pytest.mark.parametrize(

@@ -600,25 +600,34 @@ def _called_elsewhere(trace: Trace, states: Sequence[Flat]) -> list[Flat]:
     return [state for state in trace.called if state.tobytes() not in state_bytes]
 
 
-def _num_without_noise(
-    states: Sequence[Flat], called: Sequence[Flat], records: ProbeRecords
-) -> int:
-    """The most records whose columns moved on the way to a call, while no other column did.
+def num_moved_without_noise(
+    state: Flat, states: Sequence[Flat], records: ProbeRecords
+) -> int | None:
+    """How many records' columns lead to parameters from others; None if other columns do as well.
 
-    Noise moves the columns of all records, and those that no record has. A single record may move
-    alone: an algorithm may clip what it did to a copy of the model.
+    Noise moves the columns of all records, and those that no record has.
     """
     count = len(records.sizes)
     between = by_column(np.stack(states).astype(np.float64), records.num_columns)
     noise = np.linalg.norm(np.diff(between[..., count:], axis=0), axis=(1, 2))
-    most = 0
-    for state in called:
-        gaps = by_column(state.astype(np.float64), records.num_columns) - between
-        sizes = np.linalg.norm(gaps[..., count:], axis=(1, 2))
-        nearest = int(sizes.argmin())
-        if sizes[nearest] < _NO_NOISE * np.median(noise):
-            moved = np.abs(gaps[nearest, :, :count]).max(axis=0) > PRESENT * records.step
-            most = max(most, int(moved.sum()))
+    gaps = by_column(state.astype(np.float64), records.num_columns) - between
+    sizes = np.linalg.norm(gaps[..., count:], axis=(1, 2))
+    nearest = int(sizes.argmin())
+    if len(states) < 2 or sizes[nearest] >= _NO_NOISE * np.median(noise):
+        return None
+    moved = np.abs(gaps[nearest, :, :count]).max(axis=0) > PRESENT * records.step
+    return int(moved.sum())
+
+
+def _num_without_noise(
+    states: Sequence[Flat], called: Sequence[Flat], records: ProbeRecords
+) -> int:
+    """The most records that lead to parameters of a call without noise; 0 if one leads there alone.
+
+    What a record does to a copy of the model may be clipped later.
+    """
+    numbers = [num_moved_without_noise(state, states, records) or 0 for state in called]
+    most = max(numbers, default=0)
     return most if most > 1 else 0
 
 
