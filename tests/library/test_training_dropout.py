@@ -78,6 +78,8 @@ def test_units_are_dropped_with_their_share_and_the_others_scaled_up(dimensions,
         one, two = layer(x), layer(x)
     with masks_drawn(layer, 8):
         assert torch.equal(layer(x), one)
+    with masks_drawn(layer, 9):
+        assert p == 1 or not torch.equal(layer(x), one)
     kept = one != 0
     torch.testing.assert_close(one[kept], (x / (1 - p))[kept])
     assert p == 1 or not torch.equal(one, two)

@@ -147,8 +147,9 @@ def test_a_softmax_before_cross_entropy_is_refused(classes):
     # Logits, and logarithms of probabilities, which another softmax leaves as they are.
     for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.LogSoftmax(dim=1))):
         check_outputs(right, features, Loss.CROSS_ENTROPY)
-    # One output is no distribution, also where it is 1.
-    check_outputs(after_linear(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)
+    for loss in (Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY):
+        # One output is no distribution, also where it is 1.
+        check_outputs(after_linear(lambda x, _: torch.ones(2, 1)), features, loss)
 
 
 def test_several_outputs_are_refused_where_the_loss_is_of_one():
