@@ -216,9 +216,10 @@ def _meaning_paragraph(meaning: "Meaning") -> str:
         meaning.add_remove.true_positive_rates.items(), key=lambda pair: abs(pair[0] - 0.01)
     )
     return (
-        "Meaning: a secret in a record that has one of several equally likely values is guessed, if"
-        f" it is {guesses}. An attack that takes {percent(rate)} of absent records for present ones"
-        f" finds at most {percent_up(power)} of those that are present."
+        "Meaning: a secret in a record that has one of several values, each equally likely given"
+        f" all other data, is guessed, if it is {guesses}. An attack that takes {percent(rate)} of"
+        f" absent records for present ones finds at most {percent_up(power)} of those that are"
+        " present."
     )
 
 

@@ -1,4 +1,4 @@
-"""What an epsilon means to a person: the largest success of any attack, by the exact curve.
+"""What an epsilon means to a person: limits on the success of any attack, by the curve.
 
 The numbers follow from the accounted trade-off curve, not from an epsilon and a delta. They hold
 against an attacker who sees every intermediate model and knows all other records.
@@ -61,8 +61,9 @@ class Meaning:
         substitute: limits on what is found out of a record's content.
         group_size: the largest number of records of one person, who is protected in place of a
             record; the limits of attacks are then for all of them together.
-        is_exact: whether the numbers follow from exact curves. Otherwise they may be larger than
-            what an attack can achieve.
+        is_exact: whether the numbers follow from the curves of the mechanism, up to their
+            discretisation on the safe side, or from bounds on these. An attack achieves the rates
+            of exact curves; limits on guesses of more than two values are upper bounds in any case.
         by_epsilons: whether the numbers follow from the epsilons alone. Otherwise, if they are not
             exact, they follow from bounds on the curves: those of groups of records that are
             sampled, and of shuffled batches.
@@ -119,7 +120,7 @@ class Meaning:
         group = f", for all {self.group_size} records of a person" if self.group_size > 1 else ""
         by = "bounds on the trade-off curves"
         if self.is_exact or self.by_epsilons:
-            by = "the exact trade-off curves" if self.is_exact else "the epsilons and delta alone"
+            by = "the trade-off curves" if self.is_exact else "the epsilons and delta alone"
         names = (ADJACENCIES[limits.adjacency] for limits in (first, second))
         guesses = ", ".join(
             f"{percent_up(chance)} for {count:,} equally likely values"
@@ -127,7 +128,10 @@ class Meaning:
         )
         return "\n".join(
             [
-                wrapped(f"What this means: the most that any attack achieves{group}, by {by}."),
+                wrapped(
+                    "What this means, if the training is what is accounted: limits that no attack"
+                    f" exceeds{group}, by {by}."
+                ),
                 "",
                 *table_lines(("at most", *names, "without the model"), rows),
                 "",

@@ -211,8 +211,9 @@ def _account_shuffled(
         f"DP-SGD on shuffled records: {mechanism.batches_per_pass:,} batches in a pass,"
         f" {mechanism.num_steps:,} steps in {mechanism.num_passes:,} passes, noise multiplier"
         f" {mechanism.noise_multiplier:g}, delta {delta:g}.",
-        "Guaranteed: upper bounds on the true epsilons, exact for one use of a record in each pass"
-        f" ({mechanism.num_passes:,} in all), which nothing amplifies. They hold if noise is"
+        "Guaranteed: upper bounds on the true epsilons, for one use of a record in each pass"
+        f" ({mechanism.num_passes:,} in all). No amplification by shuffling is counted: the true"
+        " epsilons may be smaller. They hold if noise is"
         " added to each batch's sum, and a constant divides it. Add/remove: the number of batches"
         " must not depend on the record; one that is added moves another one to the last batch.",
         "Poisson claims: what an accountant states that takes the batches for Poisson samples at"

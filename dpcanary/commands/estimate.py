@@ -265,7 +265,7 @@ def estimate(
             "num_world1": len(scores_of_worlds.world1),
             "adjacency": adjacency,
             "bounds": [{**vars(bound), "assumption": _assumption(bound)} for bound in bounds],
-            "largest_without_assumption": ceiling,
+            "largest_by_simultaneous_direct": ceiling,
             "shown_success": vars(shown),
             "claimed_epsilon": claimed_epsilon,
             "p_value_of_claim": p_value,

@@ -133,7 +133,8 @@ def plan(
     if goal >= accounted.substitute:  # before it is simulated, with more and more runs
         raise InputError(
             f"--exceed {goal:g} is not below {rounded_up(accounted.substitute)}, the accounted"
-            " epsilon: no attack can show more, whatever the number of runs"
+            " epsilon: if the training is what is accounted, a valid bound exceeds it only by"
+            " chance, whatever the number of runs"
         )
     needed = {
         power: runs_needed(mechanism=mechanism, exceed=goal, delta=delta, significance=significance,
@@ -184,8 +185,9 @@ def plan(
         )
     print()
     print_text(
-        "For the best attack that there can be, with the default rule. With many canaries in each"
-        " run (key num_slots), few trainings do, or one: see docs/one_run.md."
+        "For the best attack that there can be, by the default rule and conversion `gdp`; `direct`"
+        " needs many more. With many canaries in each run (key num_slots), few trainings do, or"
+        " one: see docs/one_run.md."
     )
 
 

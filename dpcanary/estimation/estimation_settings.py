@@ -12,7 +12,7 @@ class Conversion(Choice):
 
     Attributes:
         GDP: through Gaussian differential privacy (Dong et al., 2022; Nasr et al., 2023).
-        SUBSAMPLED_GAUSSIAN: through the exact trade-off curves of DP-SGD with a given sample rate,
+        SUBSAMPLED_GAUSSIAN: through the trade-off curves of DP-SGD with a given sample rate,
             number of steps and adjacency, and any noise.
         DIRECT: from the definition of (epsilon, delta)-DP (Kairouz et al., 2015).
     """

@@ -38,7 +38,7 @@ def hint_of_zero(
         conversion=bound.conversion,
     )
     if most == 0:
-        return "So few scores show nothing, whatever they are: make more runs."
+        return "So few scores show little at best: make more runs."
     other = estimate_epsilon(
         world0_scores=-world0_scores,
         world1_scores=-world1_scores,

@@ -29,10 +29,10 @@ class ThresholdRule(Choice):
         COMBINED: the larger of two statistics, calibrated jointly: the best of all thresholds, and
             the AUC (with conversion `direct`, two ways to find the best threshold). Valid; the
             default.
-        CALIBRATED: the best of all thresholds, as IN_SAMPLE finds it, calibrated by the exact null
-            distribution of the best. Valid.
-        RANK_SUM: the AUC (Mann and Whitney), calibrated by its exact null distribution. It has no
-            threshold. Valid.
+        CALIBRATED: the best of all thresholds, as IN_SAMPLE finds it, calibrated by the simulated
+            null distribution of the best. Valid.
+        RANK_SUM: the AUC (Mann and Whitney), calibrated by its simulated null distribution. It has
+            no threshold. Valid.
         SIMULTANEOUS: the best of all thresholds, under bounds on the error rates that hold at
             all thresholds at once. Valid.
         SPLIT: the best threshold of one half of the runs, evaluated on the other half. Valid.

@@ -1,4 +1,4 @@
-"""The exact trade-off curves of DP-SGD with any noise, without a central-limit argument."""
+"""The trade-off curves of DP-SGD with any noise, without a central-limit argument."""
 
 import logging
 from functools import lru_cache
@@ -104,7 +104,7 @@ def _family(mechanism: Mechanism) -> Family:
         name=f"subsampled_gaussian {what}",
         assumption=(
             f"the mechanism is DP-SGD with Poisson sampling at {q:g} for {steps} steps and some"
-            " noise, by its exact trade-off curves; no central-limit approximation"
+            " noise, by its trade-off curves, computed numerically; no central-limit approximation"
         ),
         curves=lambda theta: GRID - moved(theta),
         strength=strength,

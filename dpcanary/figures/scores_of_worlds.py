@@ -121,9 +121,8 @@ def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity
 def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name: str) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
-    The trade-off curve of a valid bound is drawn: by what it says, no attack that decides between
-    the worlds has error rates below the true curve, which is at most this. `name` is that of the
-    data.
+    The curve of a valid bound is drawn: the largest of its family that the scores do not refute.
+    The true curve may lie above it at some rates. `name` is that of the data.
     """
     label = f"bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
     entries: list[Entry] = [

@@ -281,7 +281,9 @@ class OwnAudit:
             )
         else:
             contradiction = (
-                "the training leaks more than was accounted: look for a bug"
+                "the scores contradict what was accounted: by chance in at most"
+                f" {self.estimate.significance:.0%} of audits, else because the training leaks"
+                " more, or runs are not independent"
                 if claim.p_value < self.estimate.significance
                 else "nothing speaks against what was accounted"
             )

@@ -419,13 +419,13 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
     invalid = table[table["proof"] == Proof.NOT_VALID]
     level = f"at delta {delta:g} with significance {significance:g} each"
     if invalid.empty:
-        yield f"Bounds hold {level}."
+        yield f"Each bound holds {level}, if its assumption does; runs are independent."
         return
     is_all = len(invalid) == len(table)
     yield (
         f"The numbers are computed {level}."
         if is_all
-        else f"Bounds hold {level}, except those that are named next."
+        else f"Bounds hold {level}, if their assumptions do, except those that are named next."
     )
     notes = invalid["assumption"].str.removeprefix(LOOKED_BEFORE)
     for looks, rows in invalid.groupby(notes.str.partition(")")[0].str.strip(), sort=False):

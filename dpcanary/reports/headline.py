@@ -112,13 +112,21 @@ class Headline:
         if self.is_valid:
             label = f"Shown {f'with {self.difference}' if self.difference else 'by attack'}"
             label += f", {self.adjacency} adjacency{_mean(self.bounds)}"
-            note = f"A lower bound with {self.confidence} confidence{_each(self.bounds)}."
-            entries.append(("shown", self.shown, f"≥ {rounded_down(self.shown)}", label, note))
+            note = f"A lower bound with {self.confidence} confidence."
+            entries.append(("shown", self.shown, *_of_bounds(self.shown, self.bounds, label, note)))
         if self.real:
             note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
             label = f"Shown with a real record{_mean(self.real.bounds)}"
-            number = f"≥ {rounded_down(self.real.shown)}"
-            entries.append(("real", self.real.shown, number, label, note))
+            note += (
+                f" A lower bound with {self.confidence} confidence, if it was chosen beforehand."
+            )
+            entries.append(
+                (
+                    "real",
+                    self.real.shown,
+                    *_of_bounds(self.real.shown, self.real.bounds, label, note),
+                )
+            )
         ranked = sorted(
             (entry for entry in entries if not isnan(entry[1])), key=lambda entry: entry[1]
         )
@@ -312,8 +320,11 @@ def _mean(bounds: int) -> str:
     return f": mean of {bounds} bounds" if bounds > 1 else ""
 
 
-def _each(bounds: int) -> str:
-    return " for each of them" if bounds > 1 else ""
+def _of_bounds(shown: float, bounds: int, label: str, note: str) -> tuple[str, str, str]:
+    """The number, label and note of a bar; a mean of bounds is no bound."""
+    if bounds > 1:
+        return rounded_down(shown), label, f"{note} Each bound has it, and their mean has none."
+    return f"≥ {rounded_down(shown)}", label, note
 
 
 def meaning_in_words(meaning: "Meaning | None") -> str:
@@ -322,9 +333,9 @@ def meaning_in_words(meaning: "Meaning | None") -> str:
         return ""
     count, chance = min(meaning.guesses.items(), key=lambda pair: abs(pair[0] - 10))
     return (
-        f"A secret in a record that is one of {count:,} equally likely values, such as a random"
-        f" code, is guessed with a probability of at most {percent_up(chance)} by any attack, and"
-        f" of {percent(1 / count)} without the model."
+        f"A secret in a record that is one of {count:,} values, each equally likely given all other"
+        f" data, such as a random code, is guessed with a probability of at most"
+        f" {percent_up(chance)} by any attack, and of {percent(1 / count)} without the model."
     )
 
 
@@ -406,9 +417,10 @@ def accounting_sentence(methods: Iterable[str]) -> str:
 
 
 CAPTION_OF_SCORES = (
-    "The dashed curve, where there is a valid bound, is that of the bound: the training's own lies"
-    " on it or below. Measured error rates have no confidence bounds; the lowest rest on single"
-    " scores."
+    "The dashed curve, where there is a valid bound, is that of the bound. With the stated"
+    " confidence and under its assumption, the mechanism satisfies no curve of this kind above it;"
+    " at some rates, its own curve may still lie above. Measured error rates have no confidence"
+    " bounds; the lowest rest on single scores."
 )
 
 

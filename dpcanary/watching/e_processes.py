@@ -285,8 +285,8 @@ class Evidence:
         values = seen.first.reshape(len(seen.first), -1)
         is_known = np.isfinite(values)
         squares = np.where(is_known, values, 0.0) ** 2
-        cut = squares[..., None] > (_CUTS * 1.001) ** 2
-        inside = -np.log(_mass_within(_CUTS))
+        cut = squares[..., None] > (1.001 * _CUTS) ** 2
+        inside = -np.log(_mass_within(1.001 * _CUTS))
         cuts = np.where(cut, _NEVER, inside) * is_known[..., None]
         ratios = _log_student(squares[..., None], _DEGREES) - _LOG_GAUSSIAN + squares[..., None] / 2
         heavy = np.where(is_known[..., None], ratios, 0.0)

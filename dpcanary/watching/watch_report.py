@@ -140,7 +140,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
 
 def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Methods:
     level = f"at delta {watched.delta:g} with significance {watched.significance:g}"
-    holds = f"The bound holds {level}."
+    holds = f"The bound holds {level}, if this does: {watched.assumption}."
     if why_not_valid:
         why = f"{why_not_valid[:1].upper()}{why_not_valid[1:]}"
         holds = f"The number is computed {level}, and is not a valid lower bound. {why}."

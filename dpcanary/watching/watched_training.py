@@ -171,7 +171,7 @@ class WatchedTraining:
         return self._chosen
 
     def exact(self) -> EpsilonEstimate:
-        """The bound by the exact trade-off curves of the accounted steps; takes seconds.
+        """The bound by the trade-off curves of the accounted steps; takes seconds.
 
         Raises:
             InputError: if noise or sample rate changed in the training.
@@ -354,15 +354,15 @@ class WatchedTraining:
             [attacker, *(bounds[attacker, column].in_words for column in (INDEPENDENT, ANY))]
             for attacker in dict.fromkeys(attacker for attacker, _ in bounds)
         ]
-        header = ["  an attacker who", "if noise is independent", "any dependence"]
+        header = ["  by scores of an attacker who", "if noise is independent", "any dependence"]
         conversion = self._in_words(self._chosen)
         if self._conversion_of_guesses is not self._chosen:
             conversion += f"; for any dependence {self._in_words(self._conversion_of_guesses)}"
         looks = f"; if {self.looks_condition}" if self.looks_condition else ""
         return [
-            f"shown: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
-            f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
-            f" {conversion}{looks})",
+            f"shown of the mechanism: epsilon under {ADJACENCIES[self.adjacency]} adjacency at"
+            f" delta {self.delta:g} ({confidence_in_words(self.significance)} confidence each,"
+            f" conversion {conversion}{looks})",
             *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
         ]
 
@@ -392,7 +392,7 @@ class WatchedTraining:
         if accounted is None:
             return ["accounted: no accountant gives a number"]
         verdict = (
-            "the canaries leak more than was accounted"
+            "the canaries contradict it, if the noise is independent"
             if self.p_value < self.alarm_level
             else "the canaries do not contradict it"
         )

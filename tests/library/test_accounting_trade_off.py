@@ -305,7 +305,7 @@ def test_without_an_exact_curve_the_epsilons_alone_count(capsys, monkeypatch):
 def test_the_first_page_of_a_report_says_what_epsilon_means():
     sentence = meaning_in_words(FULL.meaning())
     limit = 100 * FULL.meaning().guesses[10]
-    [shown] = re.findall(r"one of 10 equally likely values.* at most ([\d.]+) % by any", sentence)
+    [shown] = re.findall(r"one of 10 values.* at most ([\d.]+) % by any", sentence)
     assert 0 <= float(shown) - limit <= 0.1
     assert "such as a random code" in sentence  # a diagnosis follows in part from other features
     assert meaning_in_words(None) == ""

@@ -586,7 +586,7 @@ def test_batches_that_count_too_much_or_too_little_are_found(share):
     quiet = SimpleNamespace(lengths=np.linspace(1.0, 2.0, 20).reshape(5, 4))
     evidence = SimpleNamespace(
         **{"of_batches": of_batches, "deviation": 0.0, "drawn": np.ones((5, 4, 3), bool)},
-        **{"scales": np.ones(4), "found": SimpleNamespace(quiet=quiet, limits=(1.0, 1.0))},
+        **{"scales": np.ones(4), "measurements": SimpleNamespace(quiet=quiet, limits=(1.0, 1.0))},
     )
     [right] = _normalisation(evidence).tests
     of_batches[2, 1] = share

@@ -57,7 +57,7 @@ def check_command(words: Sequence[str]) -> None:
         targets = {target for target in given["target"] or [] if "/" in target}
         assert targets <= {f"{figures}/{name}.pdf" for name in content["figures"]}
     elif config.startswith("published/"):
-        assert config_named(config).is_file()
+        assert config_named(Path(config)).is_file()
 
 
 CHECKS = {"make": check_make, "dpcanary": check_command, "python": check_module}
