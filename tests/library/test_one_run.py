@@ -230,7 +230,7 @@ def test_slots_that_share_noise_or_a_fate_are_found_out():
     shared = worlds + np.sqrt(0.2) * rng.normal(size=(200, 1)) + np.sqrt(0.8) * noise
     of_noise = slot_dependence(scores=shared, worlds=worlds)
     assert of_noise.correlation == pytest.approx(0.2, abs=0.06)
-    fates = rng.choice([0.3, 3.0], (20, 1)) * noise[:20]
+    fates = rng.choice([0.3, 3.0], (20, 1)) * noise[:20] + np.linspace(-9, 9, 60)
     of_fate = slot_dependence(scores=fates, worlds=worlds[:20])
     assert of_fate.correlation_of_sizes > 0.2
     assert max(of_noise.p_value, of_fate.p_value) < 1e-6
