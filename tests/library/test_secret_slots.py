@@ -128,17 +128,17 @@ def test_sums_along_values_are_those_of_a_simplex(rate, copies, k, tmp_path):
     The corner of value v is sqrt(k / (k - 1)) (1[j = v] - 1 / k) at j; what all j share is left.
     """
     experiment = experiment_of(
-        **{"num_slots": 100, "num_runs": 20, "num_steps": 7, "sample_rate": rate},
-        **{"num_copies": copies, "num_candidates": k},
+        **{"num_slots": 100, "num_runs": 20, "num_steps": 8, "sample_rate": rate},
+        **{"num_copies": copies, "num_candidates": k, "record_every": 4},
     )
     [shard] = map(read_shard, drawn(experiment, tmp_path))
-    sums, truth = shard.observation[:, 0].reshape(-1, k).astype(float), shard.world.ravel()
+    sums, truth = shard.observation[:, -1].reshape(-1, k).astype(float), shard.world.ravel()
     rows = np.arange(len(truth))
     own, others = sums[rows, truth], sums[rows, (truth + 1) % k]
-    spread, length = SIGMA * np.sqrt(7), np.sqrt(k / (k - 1))
+    spread, length = SIGMA * np.sqrt(8), np.sqrt(k / (k - 1))
     assert kstest(others, norm(scale=spread).cdf, method="asymp").pvalue > 0.001
-    counts = np.arange(7 * copies + 1)
-    weights = binom.pmf(counts, 7 * copies, rate)
+    counts = np.arange(8 * copies + 1)
+    weights = binom.pmf(counts, 8 * copies, rate)
 
     def mixture(x: np.ndarray) -> np.ndarray:
         return norm.cdf(x[:, None], length * counts, spread) @ weights
