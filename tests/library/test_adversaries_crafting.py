@@ -110,7 +110,7 @@ def test_zero_gradients_have_cosine_zero_and_the_first_of_equally_sure_records_a
     assert reference.least_confident(5).tolist() == [3, 1, 2, 4, 0]
     # Certain of class 0, whose records have no gradient: the first cosine would be their own label.
     certain = np.zeros_like(attack.reference.parameters)
-    certain[-NUM_CLASSES] = 500.0
+    certain[-NUM_CLASSES] = 1000.0
     crafting = replace(attack, reference=Reference(certain, np.zeros(NUM_RECORDS)))
     crafting = changed(crafting, num_slots=NUM_RECORDS)
     labels = np.array([canary.label for canary in of_records.mislabeled(crafting)])
