@@ -231,12 +231,13 @@ def test_two_packages_that_register_one_name_are_named(tmp_path, monkeypatch):
 def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatch):
     """Relatively, absolutely, beside, and in packages without files of their own."""
     unused = {"mypkg/unused.py": "", "layers.py": ""}
-    files = dict.fromkeys(("mypkg/__init__.py", "mypkg/blocks.py", "beside.py", "lab/bare.py"), "")
+    empty = ("__init__", "blocks", "values")
+    files = {f"mypkg/{name}.py": "" for name in empty} | {"beside.py": "", "lab/bare.py": ""}
     files |= {
         "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
         "from lab.deep.small import y\nfrom ..outside import z\n",
         "mypkg/layers.py": "from .sub.inner import w\n",
-        "mypkg/sub/inner.py": "from ..blocks import v\n",
+        "mypkg/sub/inner.py": "from ..values import v\n",
         "lab/deep/small.py": "import lab.bare\n",
     }
     for name, text in (files | unused).items():
