@@ -13,8 +13,8 @@ a compiled kernel) is written into a copy of the project, and a new process runs
 All is kept in `benchmarks/results/kill_matrix/`, so that an interrupted command goes on where it
 was. `report` prints what a test costs, what it alone finds, and which tests find nothing that a
 cheaper one does not; with `--write` it puts the table into docs/reliability.md and the cheapest
-tests of each error into `planted.json`. `--list benchmarks/planted_untried.json` takes 40 errors
-that were chosen without the tests and have not been tried yet.
+tests of each error into `planted.json`. `--list` takes another list, such as one of errors that
+were chosen without the tests and have not been tried yet.
 """
 
 import argparse
