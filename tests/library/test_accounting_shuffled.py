@@ -146,10 +146,13 @@ def test_simulated_epsilons_bracket_that_of_a_gaussian(mu, delta):
     assert not exceed(sum(bound.lower > truth for bound in bounds), 400, level=0.2)
     assert not exceed(sum(bound.upper < truth for bound in bounds), 400, level=0.2)
     assert np.median([bound.lower for bound in bounds]) > 0.7 * truth
-    large = simulate_epsilon(*gaussian_losses(mu, 1_000_000, 1), delta=delta)
-    assert large.lower < large.estimate < large.upper
-    assert large.upper - large.lower < 0.1 * truth
-    assert large.lower <= truth <= large.upper
+    worlds = gaussian_losses(mu, 1_000_000, 1)
+    none = np.zeros(1_000_000)
+    for world0, world1 in (worlds, (worlds[0], none), (none, worlds[1])):  # the larger one counts
+        large = simulate_epsilon(world0, world1, delta=delta)
+        assert large.lower < large.estimate < large.upper
+        assert large.upper - large.lower < 0.1 * truth
+        assert large.lower <= truth <= large.upper
 
 
 def test_a_level_of_simulated_epsilons_is_used_and_few_draws_bound_nothing():

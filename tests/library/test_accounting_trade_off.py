@@ -218,6 +218,9 @@ def test_a_group_of_one_is_a_record_and_larger_groups_are_easier():
     for size in (2, 4):
         group = meaning_of(sampled, group_size=size)
         assert (group.group_size, group.is_exact, group.by_epsilons) == (size, False, False)
+        presence, _ = curves_of_group(sampled, group_size=size)
+        rates, powers = zip(*group.add_remove.true_positive_rates.items(), strict=True)
+        assert 1 - presence.fnr(rates) == pytest.approx(powers)
         for larger, smaller in (
             (group.add_remove, before.add_remove), (group.substitute, before.substitute),
         ):  # fmt: skip

@@ -64,6 +64,7 @@ def test_counts_that_do_not_fit(changes, message):
     ("cifar10", {}, "convnet"),
     ("purchase100_synthetic", {"max_records": 400}, "linear"),
     ("sst2", {"encoder": "sentence-transformers/all-MiniLM-L6-v2"}, "linear"),
+    ("cifar10", {"encoder": "google/vit-base-patch16-224-in21k"}, "linear"),
 ])  # fmt: skip
 def test_counts_that_fit(source, keys, model):
     checked = config({"source": source, "num_records": 100, **keys}, model=model)
