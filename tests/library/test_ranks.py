@@ -152,9 +152,9 @@ def test_several_sizes_share_the_significance_and_guesses_are_chosen_by_confiden
     assert together.epsilon_lower == max(each)
     assert (together.list_size, together.num_choices, together.significance) == (5, 2, 0.05)
     chosen = estimate_epsilon_from_ranks(
-        ranks=[1, 9, 1, 9], num_guesses=2, confidences=[0.1, 0.9, 0.8, 0.2], **known
+        ranks=[1, 9, 1, 9], num_guesses=2, confidences=[0.9, 0.1, 0.8, 0.2], **known
     )
-    assert (chosen.num_guesses, chosen.num_correct, chosen.num_secrets) == (2, 1, 4)
+    assert (chosen.num_guesses, chosen.num_correct, chosen.num_secrets) == (2, 2, 4)
 
 
 def test_the_law_of_sums_is_exact():
