@@ -165,6 +165,27 @@ def test_limits_of_pure_privacy_have_closed_forms(epsilon):
         assert chance == pytest.approx(expected, rel=1e-9)
 
 
+# By riskcal 1.5.1 (get_beta_from_pld, get_advantage_from_pld), of dp-accounting 0.6.0's losses
+# with a grid of 1e-4, add/remove adjacency: FPR, FNR; and the advantage.
+RISKCAL: dict[tuple[float, int, float], tuple[dict[float, float], float]] = {
+    # Its rates below 0.1 move by more than 1e-4 with its grid here; dp-accounting's are below.
+    (0.01, 2000, 0.9): ({0.1: 0.721535}, 0.265406),
+    (0.25, 500, 5.574): ({0.1: 0.607693, 0.01: 0.905734, 0.001: 0.981076}, 0.384996),
+    (0.1, 100, 2.0): ({0.1: 0.772411, 0.01: 0.962288, 0.001: 0.994322}, 0.205861),
+}
+
+
+@pytest.mark.parametrize("settings", RISKCAL)
+def test_limits_equal_those_of_riskcal(settings):
+    rate, steps, noise = settings
+    mechanism = Mechanism("add_remove", sample_rate=rate, num_steps=steps, noise_multiplier=noise)
+    limits = meaning_of(mechanism).add_remove
+    errors, advantage = RISKCAL[settings]
+    for fpr, fnr in errors.items():
+        assert 1 - limits.true_positive_rates[fpr] == pytest.approx(fnr, abs=1e-4)
+    assert limits.advantage == pytest.approx(advantage, abs=1e-4)
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
 def test_limits_are_those_of_dp_accountings_privacy_profile(adjacency):
     """FNR is the largest of 1 - delta - exp(eps) FPR and its mirror image, over all epsilons."""
