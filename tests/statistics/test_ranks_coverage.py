@@ -16,7 +16,12 @@ from scipy.special import ndtr
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.estimation import RankRule, estimate_epsilon_from_ranks
 from dpcanary.estimation.families import GDP, Family, direct_family
-from dpcanary.estimation.ranks.rank_laws import Lists, curve_of_family, largest_chances
+from dpcanary.estimation.ranks.rank_laws import (
+    Lists,
+    curve_of_family,
+    largest_chances,
+    ranks_of_truth,
+)
 from dpcanary.estimation.ranks.rank_methods import RANK_RULES, GuessedSecrets, mahloujifar_refutes
 from tests.sampling import exhaustive
 from tests.statistics.simulated import SIGNIFICANCE, allowed
@@ -37,6 +42,18 @@ def gaussian(mu: float) -> Draw:
     def draw(rng: np.random.Generator, m: int, k: int) -> Ranks:
         own = rng.normal(mu / np.sqrt(2), 1.0, m)
         return 1 + rng.binomial(k - 1, ndtr(-own))
+
+    return draw
+
+
+def rounded(mu: float) -> Draw:
+    """Scores in whole numbers, so that many are tied."""
+
+    def draw(rng: np.random.Generator, m: int, k: int) -> Ranks:
+        truth = rng.integers(0, k, m)
+        scores = rng.normal(0.0, 1.0, (m, k))
+        scores[np.arange(m), truth] += mu / np.sqrt(2)
+        return ranks_of_truth(scores=np.round(scores), truth=truth)
 
     return draw
 
@@ -104,6 +121,9 @@ CELLS = {
     "add/remove": Cell(gaussian(3 * sqrt(2)), GDP, 3.0, 100, 1, SINGLE, adjacency=ADD_REMOVE),
     "add/remove, bits": Cell(gaussian(sqrt(2)), GDP, 1.0, 2, 50, BITS, adjacency=ADD_REMOVE),
     "gaussian, bits": Cell(gaussian(2.0), GDP, 2.0, 10, 50, BITS),
+    "gaussian, list": Cell(gaussian(2.0), GDP, 2.0, 100, 200, MAHLOUJIFAR, size=10),
+    "rounded": Cell(rounded(2.0), GDP, 2.0, 10, 50, BITS),
+    "rounded, count": Cell(rounded(2.0), GDP, 2.0, 100, 50, COUNT, size=3),
     "response": Cell(response(2.0), DIRECT, 2.0, 10, 1000, COUNT),
     "response, steinke": Cell(response(1.0), DIRECT, 1.0, 10, 1000, STEINKE),
     "response, mahloujifar": Cell(response(3.0), DIRECT, 3.0, 1000, 100, MAHLOUJIFAR),
