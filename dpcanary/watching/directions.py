@@ -85,8 +85,10 @@ class _SingleRow:
         self._starts = [0, *accumulate(directions.sizes)]
 
     def project(self, joined: NDArray[Any]) -> NDArray[np.float64]:
-        ordered = (joined * self._weights).take(self._columns)
-        by_slot = ordered.reshape(-1, self._directions.num_slots).sum(axis=0)
+        # Values that are not finite are the caller's to judge.
+        with np.errstate(invalid="ignore", over="ignore"):
+            ordered = (joined * self._weights).take(self._columns)
+            by_slot = ordered.reshape(-1, self._directions.num_slots).sum(axis=0)
         return np.asarray(by_slot, np.float64)
 
     def add(self, tensors: Sequence[Tensor], amounts: NDArray[np.float64]) -> None:
@@ -236,7 +238,6 @@ class Directions:
         """Looks at the noise, `scale * noisy - sums`, in one pass; see `NoiseSeen`."""
         here = self._on(noisy[0].device)
         if here.single:
-            # Values that are not finite are the caller's to judge.
             with np.errstate(invalid="ignore", over="ignore"):
                 joined_sums = _joined_in_numpy(sums)
                 difference = _joined_in_numpy(noisy) * np.float32(scale) - joined_sums
