@@ -835,7 +835,7 @@ def accumulated(found: Tensors, step: Step) -> Tensors:
 
 
 def _loop(name: str, found_by: str, place: str = "", **changes: Any) -> Loop:
-    properties = tuple(one.strip() for one in found_by.split(","))
+    properties = tuple(name.strip() for name in found_by.split(",") if name)
     return Loop(name, partial(by_hand, **changes), properties, place)
 
 
