@@ -6,6 +6,7 @@ default, which nobody asked for and which looks the same. Whoever reads a call c
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 from math import sqrt
 from typing import NamedTuple
 
@@ -32,6 +33,9 @@ LEFT_OUT = {
     ("commands/account.py", "shuffled_mechanism_of", "adjacency"),
 }
 
+# A method of an abstract curve, whose classes have the body.
+IGNORED = {("accounting/curve.py", "epsilon")}
+
 
 class Function(NamedTuple):
     """A function: its positional arguments, those with defaults, and those that it never reads."""
@@ -52,14 +56,20 @@ def function_of(node: ast.FunctionDef) -> Function:
     return Function(positional, optional, every - read)
 
 
-def functions_of(trees: dict[str, ast.Module]) -> dict[str, Function]:
-    """Functions by name, but for names that several have."""
-    found = defaultdict(list)
-    for tree in trees.values():
+def functions_in(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str, Function]]:
+    """File, name and arguments of each function."""
+    for file, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                found[node.name].append(function_of(node))
-    return {name: functions[0] for name, functions in found.items() if len(functions) == 1}
+                yield file, node.name, function_of(node)
+
+
+def functions_of(trees: dict[str, ast.Module]) -> dict[str, Function]:
+    """Functions by name, but for names that several have."""
+    functions = defaultdict(list)
+    for _, name, function in functions_in(trees):
+        functions[name].append(function)
+    return {name: of_name[0] for name, of_name in functions.items() if len(of_name) == 1}
 
 
 def left_out(trees: dict[str, ast.Module]) -> set[tuple[str, str, str]]:
@@ -91,12 +101,9 @@ def test_no_call_leaves_a_stated_setting_at_its_default():
 
 
 def test_no_function_ignores_a_stated_setting():
-    ignored = {
-        name: function.unread & STATED
-        for name, function in functions_of(package()).items()
-        if function.unread & STATED
-    }
-    assert ignored == {}
+    functions = functions_in(package())
+    ignored = {(file, name) for file, name, function in functions if function.unread & STATED}
+    assert ignored == IGNORED
 
 
 def test_what_is_left_out_or_ignored_is_seen():
