@@ -618,6 +618,18 @@ def test_a_message_names_the_option_that_was_typed():
         assert with_options(text, typed).startswith(expected)
 
 
+def test_results_are_named_without_their_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/study").mkdir(parents=True)
+    for name, folder in (
+        ("study", "results/study"),
+        ("results/study", "results/study"),
+        ("x", "x"),
+    ):
+        with pytest.raises(InputError, match=f"^{folder} has no results"):
+            printed("results", name)
+
+
 def test_errors_are_wrapped_on_a_terminal_alone(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["dpcanary", "results", f"{'long/' * 9}name"])
     for is_terminal in (True, False):  # in a log, a message is one line

@@ -31,7 +31,8 @@ from dpcanary.data.preparation import read_preparation
 from dpcanary.data.records import read_split
 from dpcanary.data.sources import load_source
 from dpcanary.data.splitting import split_records
-from dpcanary.data.table_columns import judged, markers_among
+from dpcanary.data.table_columns import judged, markers_among, numbers_of
+from dpcanary.data.table_files import read_table_as_written
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from scripts.prepare_dataset import main as prepare_dataset
@@ -374,6 +375,16 @@ def test_a_table_is_the_same_in_each_form(path, form):
         expected, found = read("mine.csv"), read(str(written))
         np.testing.assert_allclose(found.features, expected.features, rtol=1e-12)
         np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+@pytest.mark.parametrize("delimiter", [";", "|"])
+def test_numbers_with_both_marks_have_their_thousands_grouped_by_the_first(delimiter, tmp_path):
+    sizes = ["4.996,94", "1,234,567.5", "-12.345,6", "7.250.000,0"]
+    lines = [f"{size}{delimiter}{row % 2}" for row, size in enumerate(sizes)]
+    (tmp_path / "mine.csv").write_text("\n".join([f"size{delimiter}label", *lines]))
+    table = read_table_as_written(tmp_path / "mine.csv", "label")
+    expected = [4_996.94, 1_234_567.5, -12_345.6, 7_250_000.0]
+    assert numbers_of(table["size"]).tolist() == expected
 
 
 def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatch, caplog):
