@@ -64,8 +64,8 @@ def simulate_epsilon(
     Example:
         >>> import numpy as np
         >>> normal = np.random.default_rng(1).standard_normal((2, 200_000))
-        >>> found = simulate_epsilon(0.5 + normal[0], normal[1] - 0.5, delta=0.01)
-        >>> round(found.estimate, 2)  # N(1, 1) against N(0, 1): 2.32 by `gdp_epsilon`
+        >>> bounds = simulate_epsilon(0.5 + normal[0], normal[1] - 0.5, delta=0.01)
+        >>> round(bounds.estimate, 2)  # N(1, 1) against N(0, 1): 2.32 by `gdp_epsilon`
         2.33
     """
     delta = checked_real("delta", delta, most=1.0)

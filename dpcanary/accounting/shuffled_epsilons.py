@@ -70,8 +70,8 @@ def account_shuffled(
     Example:
         >>> mechanism = ShuffledMechanism("substitute", batches_per_pass=50, num_steps=250,
         ...                               noise_multiplier=1.1)
-        >>> found = account_shuffled(mechanism, delta=1e-5)
-        >>> round(found.guaranteed["substitute"], 2), round(found.claimed["substitute"], 2)
+        >>> epsilons = account_shuffled(mechanism, delta=1e-5)
+        >>> round(epsilons.guaranteed["substitute"], 2), round(epsilons.claimed["substitute"], 2)
         (24.92, 2.51)
     """
     of_all = {adjacency: mechanism.under(adjacency) for adjacency in Adjacency}

@@ -38,9 +38,9 @@ def generator(*, seed: int, purpose: int, index: int = 0) -> np.random.Generator
         index: of the run or of a block of runs, >= 0.
 
     Example:
-        >>> one = generator(seed=0, purpose=3, index=7)
-        >>> two = generator(seed=0, purpose=3, index=7)
-        >>> bool(one.random() == two.random())
+        >>> first = generator(seed=0, purpose=3, index=7)
+        >>> again = generator(seed=0, purpose=3, index=7)
+        >>> bool(first.random() == again.random())
         True
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), index))
