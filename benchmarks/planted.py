@@ -42,6 +42,7 @@ COPIED = (
 )
 FILES = (
     "Snakefile",
+    "action.yml",
     "pyproject.toml",
     "README.md",
     "CHANGELOG.md",
