@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from math import comb
+from math import comb, sqrt
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +27,12 @@ from benchmarks.loops import Loop, by_hand, clipped_by, one_at_a_time, opacus, u
 from dpcanary import Records, check_mechanism
 from dpcanary.checking.mechanism import property_tests
 from dpcanary.checking.mechanism.clipping_tests import _normalisation
-from dpcanary.checking.mechanism.exact_laws import binomial_p_values, disjoint_pairs, spread_p_value
+from dpcanary.checking.mechanism.exact_laws import (
+    binomial_p_values,
+    disjoint_pairs,
+    spread_p_value,
+    variance_within,
+)
 from dpcanary.checking.mechanism.jax_probe import JaxProbe
 from dpcanary.checking.mechanism.measurements import Measurements, Plan, Settings, Trainings
 from dpcanary.checking.mechanism.mechanism_check import PROPERTIES, smallest_errors
@@ -335,6 +340,18 @@ def test_p_values_of_binomial_numbers_are_sums_over_outcomes(rate):
     expected = [min(1.0, 2 * min(sum(law[: count + 1]), sum(law[count:]))) for count in range(8)]
     assert binomial_p_values(np.arange(8), 7, rate) == pytest.approx(expected, rel=1e-9)
     assert binomial_p_values(7, 7, rate) == pytest.approx(expected[-1], rel=1e-9)
+
+
+def test_the_variance_within_groups_has_the_law_that_is_stated():
+    """Few rows in a group, whose mean takes a third of the degrees of freedom; 3,000 draws."""
+    rng = np.random.default_rng(0)
+    variances, p_values = np.array(
+        [variance_within(rng.normal(0, 2.5, (2, 3, 4))) for _ in range(3_000)]
+    ).T
+    assert abs(variances.mean() - 1) < 4 * variances.std() / sqrt(3_000)
+    for level in (0.3, 0.1, 0.02):
+        assert not too_many(p_values <= level, level)
+        assert not too_many(p_values > level, 1 - level)
 
 
 def test_the_law_of_a_spread_is_exact_and_far_from_it_there_is_next_to_no_probability():

@@ -422,6 +422,27 @@ def test_a_wrong_sampler_is_named_by_its_parameter(mixes):
     assert ("changes with the other records of its batch" in hooks.meaning) == mixes
 
 
+def test_an_error_at_the_start_alone_is_found():
+    """It leaves norms as they are, and is gone when the parameters have moved."""
+
+    class Started(nn.Linear):
+        pass
+
+    @register_grad_sampler(Started)
+    def sampler(layer, activations, backprops):
+        weight = torch.einsum("ni,nj->nij", backprops, activations[0])
+        bias = backprops if layer.bias.any() else backprops.roll(1, dims=1)
+        return {layer.weight: weight, layer.bias: bias}
+
+    model = nn.Sequential(Started(6, 3))
+    nn.init.zeros_(model[0].bias)
+    try:
+        found = check_model(model, data(6))
+    finally:
+        GradSampleModule.GRAD_SAMPLERS.pop(Started)
+    assert "in 0.bias" in failing(found)["hooks: gradients of single records"]
+
+
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_ghost_norms_that_are_too_small_or_too_large_are_found(factor):
     class Scaled(nn.Linear):
