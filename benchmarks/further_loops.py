@@ -445,18 +445,19 @@ def half_without_noise(module: nn.Module, dataset: Any, settings: Any) -> Iterat
 
 
 def sharpened_by_record(module: nn.Module, dataset: Any, settings: Any) -> Iterator[None]:
-    """The gradient of a record is taken where its own gradient leads, which clipping limits."""
+    """The first record's gradient is taken where its own gradient leads, which clipping limits."""
     features, labels = dataset.tensors
     source = torch.Generator().manual_seed(settings.seed)
     for number in range(settings.num_steps):
         step = Step(settings, number, settings.sample_rate * len(labels), features, labels, source)
         own = {name: value.detach().clone() for name, value in module.named_parameters()}
-        totals = {name: torch.zeros_like(value) for name, value in own.items()}
-        for index in drawn(step).tolist():
-            record = slice(index, index + 1)
-            first = gradients_of(module, features[record], labels[record])
-            moved(module, {name: 0.001 * value[0] for name, value in first.items()}, step)
-            there = summed(gradients_of(module, features[record], labels[record]), step)
+        chosen = drawn(step)
+        first, others = chosen[:1], chosen[1:]
+        totals = summed(gradients_of(module, features[others], labels[others]), step)
+        if len(first):
+            led = gradients_of(module, features[first], labels[first])
+            moved(module, {name: 0.001 * value[0] for name, value in led.items()}, step)
+            there = summed(gradients_of(module, features[first], labels[first]), step)
             totals = {name: value + there[name] for name, value in totals.items()}
             module.load_state_dict(own, strict=False)
         moved(module, added(totals, normal(own, step), step), step)

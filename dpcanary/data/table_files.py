@@ -103,9 +103,7 @@ def _with_decimal_points(texts: Any, delimiter: str) -> Any:
     """Texts in which numbers have a decimal point, and no mark that groups thousands."""
     for mark, grouped in _GROUPED.items():
         are_grouped = pc.match_substring_regex(texts, grouped)
-        ungrouped = pc.replace_substring(texts, mark, "")
-        if mark == ".":
-            ungrouped = pc.replace_substring(ungrouped, ",", ".")
+        ungrouped = pc.replace_substring(pc.replace_substring(texts, mark, ""), ",", ".")
         texts = pc.if_else(are_grouped, ungrouped, texts)
     if delimiter == _OF_DECIMAL_COMMAS:
         texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")

@@ -285,8 +285,9 @@ class Evidence:
         values = seen.first.reshape(len(seen.first), -1)
         is_known = np.isfinite(values)
         squares = np.where(is_known, values, 0.0) ** 2
-        cut = squares[..., None] > (1.001 * _CUTS) ** 2
-        inside = -np.log(_mass_within(1.001 * _CUTS))
+        limits = 1.001 * _CUTS  # what was cut at a value is not beyond it by rounding
+        cut = squares[..., None] > limits**2
+        inside = -np.log(_mass_within(limits))
         cuts = np.where(cut, _NEVER, inside) * is_known[..., None]
         ratios = _log_student(squares[..., None], _DEGREES) - _LOG_GAUSSIAN + squares[..., None] / 2
         heavy = np.where(is_known[..., None], ratios, 0.0)

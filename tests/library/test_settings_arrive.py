@@ -7,6 +7,7 @@ default, which nobody asked for and which looks the same. Whoever reads a call c
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from math import sqrt
 from typing import NamedTuple
 
@@ -88,6 +89,7 @@ def left_out(trees: dict[str, ast.Module]) -> set[tuple[str, str, str]]:
     return calls
 
 
+@cache
 def package() -> dict[str, ast.Module]:
     root = ROOT / "dpcanary"
     return {

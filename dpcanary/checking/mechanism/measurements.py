@@ -512,7 +512,8 @@ def _joined(
             moved_of.append([b - a for a, b in pairwise(wide)])
         called = _called_elsewhere(trace, states)
         stray = max(stray, _stray(trace, states, called))
-        num_without_noise = max(num_without_noise, _num_without_noise(states, called, records))
+        numbers = moved_without_noise(called, states, records)
+        num_without_noise = max(num_without_noise, *(number or 0 for number in numbers), 0)
         before_of.append(before)
     unit = records.step / settings.learning_rate if by_gradients or by_sums else records.step
     num_updates = np.array([len(moved) for moved in moved_of])
@@ -600,35 +601,26 @@ def _called_elsewhere(trace: Trace, states: Sequence[Flat]) -> list[Flat]:
     return [state for state in trace.called if state.tobytes() not in state_bytes]
 
 
-def num_moved_without_noise(
-    state: Flat, states: Sequence[Flat], records: ProbeRecords
-) -> int | None:
-    """How many records' columns lead to parameters from others; None if other columns do as well.
+def moved_without_noise(
+    called: Sequence[Flat], states: Sequence[Flat], records: ProbeRecords
+) -> list[int | None]:
+    """How many records' columns lead from states to each call; None if other columns do as well.
 
     Noise moves the columns of all records, and those that no record has.
     """
+    if not called or len(states) < 2:
+        return [None] * len(called)
     count = len(records.sizes)
     between = by_column(np.stack(states).astype(np.float64), records.num_columns)
-    noise = np.linalg.norm(np.diff(between[..., count:], axis=0), axis=(1, 2))
-    gaps = by_column(state.astype(np.float64), records.num_columns) - between
-    sizes = np.linalg.norm(gaps[..., count:], axis=(1, 2))
-    nearest = int(sizes.argmin())
-    if len(states) < 2 or sizes[nearest] >= _NO_NOISE * np.median(noise):
-        return None
-    moved = np.abs(gaps[nearest, :, :count]).max(axis=0) > PRESENT * records.step
-    return int(moved.sum())
-
-
-def _num_without_noise(
-    states: Sequence[Flat], called: Sequence[Flat], records: ProbeRecords
-) -> int:
-    """The most records that lead to parameters of a call without noise; 0 if one leads there alone.
-
-    What a record does to a copy of the model may be clipped later.
-    """
-    numbers = [num_moved_without_noise(state, states, records) or 0 for state in called]
-    most = max(numbers, default=0)
-    return most if most > 1 else 0
+    noise = np.median(np.linalg.norm(np.diff(between[..., count:], axis=0), axis=(1, 2)))
+    numbers: list[int | None] = []
+    for state in called:
+        gaps = by_column(state.astype(np.float64), records.num_columns) - between
+        sizes = np.linalg.norm(gaps[..., count:], axis=(1, 2))
+        nearest = int(sizes.argmin())
+        moved = np.abs(gaps[nearest, :, :count]).max(axis=0) > PRESENT * records.step
+        numbers.append(int(moved.sum()) if sizes[nearest] < _NO_NOISE * noise else None)
+    return numbers
 
 
 def _stray(trace: Trace, states: Sequence[Flat], called: Sequence[Flat]) -> float:

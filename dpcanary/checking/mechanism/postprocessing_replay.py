@@ -10,7 +10,7 @@ from dpcanary.checking.mechanism.measurements import (
     Purpose,
     Settings,
     Train,
-    num_moved_without_noise,
+    moved_without_noise,
     one_thread,
     records_of,
     trained,
@@ -80,7 +80,7 @@ def _is_same(train: Train, records: ProbeRecords, settings: Settings, first: Tra
     at = {_key(state) for state in (*first.states, *first.called)}
     elsewhere = [step.state for step in second.noisy_steps if _key(step.state) not in at]
     # The gradient of a record may be taken where this record alone leads: clipping limits it.
-    numbers = (num_moved_without_noise(state, first.states, records) for state in elsewhere)
+    numbers = moved_without_noise(elsewhere, first.states, records)
     return all(number in (0, 1) for number in numbers) and _ends_equal(first, second)
 
 
