@@ -1,17 +1,22 @@
 """The check of neighbours on trainings with Opacus: every mode, and the list of the benchmarks."""
 
+import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
+from torch.utils.data import TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from benchmarks.neighbour_trainings import RIGHT, WRONG, Fit, Training, records
 from benchmarks.neighbours import checked, failing, is_named
+from dpcanary import check_mechanism, watch
 from dpcanary.checking.neighbours.neighbour_datasets import Data
 from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
 from dpcanary.checking.neighbours.records_seen import Reader
@@ -23,6 +28,7 @@ from dpcanary.checking.neighbours.timed_runs import run_once
 # Opacus warns of its random numbers, and PyTorch of hooks.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+ROOT = Path(__file__).parents[2]
 MODES = (
     *("hooks", "functorch", "expanded weights", "ghost clipping", "clipping per layer"),
     *("adaptive clipping", "adaptive ghost clipping", "in parts", "accumulated"),
@@ -98,6 +104,24 @@ def test_wrong_trainings_with_opacus_are_named(name, expected, words, tmp_path):
     result = briefly_checked(WRONG[name], tmp_path)
     assert failing(result)[0] == expected, str(result)
     assert words in result.cause
+
+
+@pytest.mark.long
+def test_the_story_of_the_page_passes_the_other_checks():
+    """The page's training: `check` and `watch` find its loop right, neighbours its features."""
+    story = runpy.run_path(str(ROOT / "docs/examples/neighbours.py"))
+    assert check_mechanism(story["fit"]).passes
+    dataset, settings = story["records"](), SimpleNamespace(**vars(story["SETTINGS"]))
+    settings.num_steps = 100  # enough for the tests of `watch`
+    amounts, labels = dataset.tensors
+    scaled = TensorDataset((amounts - amounts.mean(dim=0)) / amounts.std(dim=0), labels)
+    watched = story["fit"](
+        torch.nn.Linear(5, 2), scaled, settings, partial(watch, num_canaries=10)
+    ).result(delta=1e-5)
+    assert watched.alarm is None
+    leaking = check_neighbours(story["train"], dataset)
+    assert failing(leaking)[0] == "sums without the record", str(leaking)
+    assert check_neighbours(partial(story["train"], private=True), dataset).passes
 
 
 @pytest.mark.long
