@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 
 from dpcanary.core.files import write_text
+from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.core.tsv_tables import read_table, write_table
 from dpcanary.experiment.experiment_config import read_experiment
 
@@ -93,9 +94,9 @@ def row(name: str, said: dict[str, Any], bounds: pd.DataFrame) -> tuple[str, ...
     return (
         f"`{name}`: {said['of']}",
         f"{said['models']:,}",
-        f"{valid['accounted']:.2f}",
-        f"{theirs.item():.2f}" if len(theirs) else "-",
-        f"**{valid['epsilon']:.2f}**",
+        rounded_up(valid["accounted"]),
+        rounded_down(theirs.item()) if len(theirs) else "-",
+        f"**{rounded_down(valid['epsilon'])}**",
         said.get("theirs", "-"),
         "< 1" if minutes < 1 else f"{minutes:.0f}",
         said.get("differs", ""),

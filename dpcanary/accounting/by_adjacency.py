@@ -180,8 +180,8 @@ def privacy_statement(
         " the data.",
         f"Membership: it is ({_number(epsilons.add_remove)}, {delta:g})-differentially private"
         " under add/remove adjacency (one record is added or removed). This limits how well anyone"
-        " can tell whether a record was in the data at all. It is not a guarantee for what the"
-        " record says.",
+        " can tell whether a record was in the data at all. This number is not the epsilon of what"
+        " the record says, which is the one above.",
         _meaning_paragraph(epsilons.meaning(values=values)),
         "These hold against an attacker who sees every intermediate model and knows all other"
         f" records. The epsilons are upper bounds by {accountant}, computed with dpcanary"

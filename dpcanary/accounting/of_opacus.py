@@ -95,7 +95,7 @@ def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
     """What is guaranteed where batches are no Poisson samples, in words.
 
     A record that takes part once in each pass over the data is in as many steps as there are
-    passes, and nothing amplifies its privacy: that is the accounting of full batches.
+    passes; no amplification by shuffling is counted, so that is the accounting of full batches.
     """
     shuffled = in_passes(mechanism)
     text = (
@@ -113,7 +113,7 @@ def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
         f"{text}, so in {shuffled.num_passes:,} steps at most, what is guaranteed is epsilon"
         f" {rounded_up(epsilons[Adjacency.SUBSTITUTE])} under substitute adjacency, and"
         f" {rounded_up(epsilons[Adjacency.ZERO_OUT])} for a record that is there or replaced by"
-        " nothing (zero-out); no sampling amplifies it"
+        " nothing (zero-out); no amplification by shuffling is counted"
     )
 
 

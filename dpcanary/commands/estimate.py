@@ -33,10 +33,6 @@ _RULES = [
 ]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
 _OF_RANKS = "Ranks of secrets"
-# The others are valid whatever scores have in common.
-_INDEPENDENT = (
-    "the scores are independent: one of each training, or of slots that do not influence each other"
-)
 
 ScoreColumn = Annotated[str, typer.Option(help="The column of scores.")]
 WorldColumn = Annotated[str, typer.Option(help="The column of worlds.")]
@@ -264,7 +260,7 @@ def estimate(
             "num_world0": len(scores_of_worlds.world0),
             "num_world1": len(scores_of_worlds.world1),
             "adjacency": adjacency,
-            "bounds": [{**vars(bound), "assumption": _assumption(bound)} for bound in bounds],
+            "bounds": [vars(bound) for bound in bounds],
             "largest_by_simultaneous_direct": ceiling,
             "shown_success": vars(shown),
             "claimed_epsilon": claimed_epsilon,
@@ -358,12 +354,6 @@ def _ceiling(scores: "WorldScores", bound: "EpsilonEstimate") -> float:
     )
 
 
-def _assumption(bound: "EpsilonEstimate") -> str:
-    if threshold_rule_named(bound.threshold_rule).any_dependence:
-        return bound.assumption
-    return f"{bound.assumption}; {_INDEPENDENT}"
-
-
 def _p_value(scores: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float) -> float:
     """The p-value of the claim that the training has this epsilon, by the bound's curves."""
     from dpcanary.core.gdp import gdp_mu
@@ -399,7 +389,8 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
             first.epsilon_lower,
             delta=first.delta,
             significance=first.significance,
-            assumption=_assumption(first),
+            assumption=first.assumption,
+            conversion=first.conversion,
             is_valid=first.is_valid,
             adjacency=adjacency,
         )
@@ -408,13 +399,14 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
         )
         yield "\n".join(table_lines(header, rows))
         return
-    under = f" under {ADJACENCIES[adjacency]} adjacency" if adjacency else ""
+    under = ADJACENCIES[adjacency] if adjacency else "the worlds'"
     yield wrapped(
-        f"You may state one of these bounds on epsilon{under} at delta {first.delta:g}, with"
+        "You may state one of these bounds on epsilon of the mechanism (by direct, of what the"
+        f" attack saw) under {under} adjacency at delta {first.delta:g}, with"
         f" {confidence_in_words(first.significance)} confidence and its conditions, if you chose"
         " it before you saw them."
     )
-    yield bounds_in_lines(header, rows, [*map(_assumption, bounds)])
+    yield bounds_in_lines(header, rows, [bound.assumption for bound in bounds])
 
 
 def _scores_in_words(

@@ -193,7 +193,8 @@ def _print_bounds(
     print(f"{bounds_in_lines(header, rows, [bound.assumption for bound in bounds])}\n")
     print_text(
         f"Under {ADJACENCIES[first.adjacency]} adjacency, at delta {first.delta:g}. A bound exceeds"
-        f" the true epsilon with a probability of at most {first.significance:g}."
+        f" the true epsilon with a probability of at most {first.significance:g}, if its conditions"
+        " hold."
         f"{each_alone(len(bounds))}"
     )
     for bound in bounds:

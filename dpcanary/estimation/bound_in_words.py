@@ -2,8 +2,9 @@
 
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import confidence_in_words, rounded_down
+from dpcanary.estimation.estimation_settings import Conversion
 
-_NO_CONDITION = "none on the mechanism"  # of conversion `direct`
+_NO_CONDITION = "nothing of the mechanism"  # of conversion `direct`
 
 
 def bound_in_words(
@@ -12,9 +13,10 @@ def bound_in_words(
     delta: float,
     significance: float,
     assumption: str,
+    conversion: Conversion | str,
     is_valid: bool = True,
     adjacency: Adjacency | str | None = None,
-    subject: str = "",
+    audit: str = "",
 ) -> str:
     """The bound as a sentence without a full stop; why there is none, if it is not valid.
 
@@ -23,26 +25,31 @@ def bound_in_words(
         delta: the delta of (epsilon, delta).
         significance: probability with which the bound may exceed the truth.
         assumption: what must hold so that it is valid; its parts are divided by `; `.
+        conversion: by `direct`, the bound is on what the attack saw; by others, on the mechanism.
         is_valid: whether the bound holds at its significance. If not, the first part of the
             assumption says why.
         adjacency: under which epsilon is meant, if it is known.
-        subject: what was audited, such as "audit x".
+        audit: its name, if there may be several.
 
     Example:
         >>> bound_in_words(2.349, delta=1e-5, significance=0.05, assumption="a; b",
-        ...                adjacency="substitute")
-        'epsilon is at least 2.34 under substitute adjacency at delta 1e-05, with 95 % confidence,\
- if a, and if b'
+        ...                conversion="gdp", adjacency="substitute")
+        'epsilon of the mechanism is at least 2.34 under substitute adjacency at delta 1e-05, with\
+ 95 % confidence, if a, and if b'
     """
     first, *others = assumption.split("; ")
     number = rounded_down(epsilon_lower)
     if not is_valid:
         return f"{first}: epsilon may be below {number}"
     conditions = [f"if {part}" for part in (first, *others) if not part.startswith(_NO_CONDITION)]
-    of = f" for {subject}" if subject else ""
-    under = f" under {ADJACENCIES[adjacency]} adjacency" if adjacency else ""
+    subject = "what the attack saw" if conversion == Conversion.DIRECT else "the mechanism"
+    of = f" of {audit}" if audit else ""
+    under = ADJACENCIES[adjacency] if adjacency else "the worlds'"
     confidence = f"with {confidence_in_words(significance)} confidence"
-    sentence = f"epsilon is at least {number}{of}{under} at delta {delta:g}, {confidence}"
+    sentence = (
+        f"epsilon of {subject}{of} is at least {number} under {under} adjacency at delta {delta:g},"
+        f" {confidence}"
+    )
     return ", and ".join([", ".join([sentence, *conditions[:1]]), *conditions[1:]])
 
 

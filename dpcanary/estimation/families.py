@@ -105,7 +105,7 @@ def direct_family(delta: float) -> Family:
 
     return Family(
         name=f"direct delta={delta!r}",
-        assumption="none on the mechanism: the definition of (epsilon, delta)-DP alone",
+        assumption="nothing of the mechanism but the definition of (epsilon, delta)-DP",
         curves=curves,
         strength=strength,
         epsilon=lambda theta, delta: theta,

@@ -68,8 +68,8 @@ def assess_claim(
     threshold; the one that is rarer decides, and is compared with the rarer one of every simulated
     audit. The p-value is exact at any number of simulations (Barnard, 1963).
 
-    A small p-value says that the training leaks more than was accounted, for example by a bug. A
-    large one shows nothing: the adversary may be weak.
+    A small p-value is evidence that the training leaks more than was accounted, for example by a
+    bug, if the scores are independent. A large one shows nothing: the adversary may be weak.
 
     Args:
         world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.
@@ -326,12 +326,21 @@ def runs_needed(
         )
     if num_runs == _FEWEST_RUNS:
         return num_runs
-    # Between the last two numbers, the power's normal quantile is about linear in sqrt(runs).
-    least = 1 / _MOST_AUDITS
-    low, high = (ndtri(min(max(value, least), 1 - least)) for value in (share_below, share))
-    part = (ndtri(power) - low) / (high - low)
-    root = sqrt(num_runs // 2) + part * (sqrt(num_runs) - sqrt(num_runs // 2))
-    return 2 * ceil(root**2 / 2)
+    # Between two numbers, the power's normal quantile is about linear in sqrt(runs). It jumps where
+    # the rule changes with the size, so each estimate is simulated, and becomes the lower number if
+    # its power is too small.
+    least, below = 1 / _MOST_AUDITS, num_runs // 2
+    high = ndtri(min(share, 1 - least))
+    while True:
+        low = ndtri(max(share_below, least))
+        root = sqrt(below) + (ndtri(power) - low) / (high - low) * (sqrt(num_runs) - sqrt(below))
+        between = max(2 * ceil(root**2 / 2), below + 2)
+        if between >= num_runs:
+            return num_runs
+        bounds = _bounds(mechanism, between, delta, significance, threshold_rule, conversion)
+        below, share_below = between, float((bounds > exceed).mean())
+        if share_below >= power:
+            return between
 
 
 def _bounds(

@@ -19,6 +19,10 @@ _COINS = (
     "the world of each slot was a fair coin of its own, and the numbers of guesses were fixed"
     " before the scores were seen"
 )
+_INDEPENDENT = (
+    "the scores are independent: one of each training, or of slots that do not influence each other"
+)
+_FIXED = "were fixed before any score was seen"
 ORDER = "the scores are in the order of the runs, or in another one that does not depend on them"
 
 
@@ -136,6 +140,7 @@ class LowerBound:
             delta=self.delta,
             significance=self.significance,
             assumption=self.assumption,
+            conversion=self.conversion,
             is_valid=self.is_valid,
             adjacency=getattr(self, "adjacency", None),
         )
@@ -194,14 +199,11 @@ class Rule:
 
     @property
     def assumption(self) -> str:
-        """What must hold of slots, for rules of guesses, or of the scores' order for anytime ones.
-
-        All other rules need independent scores.
-        """
+        """What must hold of the scores or, for rules of guesses, of the slots."""
         if self.anytime:
-            return ORDER
+            return f"{_INDEPENDENT}; {ORDER}; the attack and its settings {_FIXED}"
         if not self.guesses:
-            return ""
+            return f"{_INDEPENDENT}; the number of scores, the attack and its settings {_FIXED}"
         dependence = (
             "slots may depend on one another in any way"
             if self.any_dependence

@@ -276,16 +276,15 @@ def stated(table: pd.DataFrame) -> str:
         return "The numbers are means of several bounds: none of them may be stated as a bound."
     row = single.iloc[0]
     is_valid = row["proof"] != Proof.NOT_VALID
-    is_direct = row["conversion"] == Conversion.DIRECT
     sentence = bound_in_words(
         row["shown"],
         delta=row["delta"],
         significance=row["significance"],
         assumption=row["assumption"],
+        conversion=row["conversion"],
         is_valid=is_valid,
         adjacency=row["adjacency"],
-        # Only `direct` is about what is released; other conversions are about the mechanism.
-        subject=f"the {'training' if is_direct else 'mechanism'} of {row['audit']}",
+        audit=row["audit"],
     )
     text = quotable(sentence, epsilon_lower=row["shown"], is_valid=is_valid)
     more = "" if len(table) == 1 else (

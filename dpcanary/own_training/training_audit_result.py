@@ -170,9 +170,9 @@ class OwnAudit:
 
         It needs one noise multiplier, so there is none for a training in phases.
 
-        A small p-value says that the training leaks more, for example by a bug. Like the bound, it
-        is valid if the number of runs, or all looks, were fixed beforehand; with rule `anytime`,
-        at any number of runs.
+        A small p-value is evidence that the training leaks more, for example by a bug. Like the
+        bound, it is valid if runs are independent and their number, or all looks, were fixed
+        beforehand; with rule `anytime`, at any number of runs.
         """
         if self._private_mechanism is None:
             return None
@@ -251,6 +251,7 @@ class OwnAudit:
             delta=bound.delta,
             significance=bound.significance,
             assumption=bound.assumption,
+            conversion=bound.conversion,
             is_valid=bound.is_valid,
             adjacency=self.adjacency,
         )

@@ -419,7 +419,7 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
     invalid = table[table["proof"] == Proof.NOT_VALID]
     level = f"at delta {delta:g} with significance {significance:g} each"
     if invalid.empty:
-        yield f"Each bound holds {level}, if its assumption does; runs are independent."
+        yield f"Each bound holds {level}, if its assumption does."
         return
     is_all = len(invalid) == len(table)
     yield (

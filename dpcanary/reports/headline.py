@@ -189,7 +189,7 @@ class Headline:
         if isnan(self.substitute):
             sentences = [
                 f"Whether a record is in the data ({self.adjacency} adjacency): epsilon is at most"
-                f" {membership}. This does not cover what the record says."
+                f" {membership}. The epsilon of what the record says is at least as large; it was not accounted here."
             ]
         else:
             sentences = [
@@ -429,8 +429,8 @@ def bound_sentences(
 ) -> list[str]:
     """How scores, or ranks of secrets, became lower bounds."""
     of_conversions = {
-        "gdp": "the largest mu of Gaussian differential privacy that the error rates allow was"
-        " converted to epsilon {nasr} {dong}; this assumes that the mechanism's trade-off"
+        "gdp": "the smallest mu of Gaussian differential privacy that the error rates do not refute"
+        " was converted to epsilon {nasr} {dong}; this assumes that the mechanism's trade-off"
         " curve is Gaussian",
         "direct": "error rates were converted by the definition of (epsilon, delta)-differential"
         " privacy alone",

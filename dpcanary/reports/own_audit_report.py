@@ -149,7 +149,7 @@ def _methods(
     accounted: EpsilonsByAdjacency | None,
 ) -> Methods:
     level = f"at delta {estimate.delta:g} with significance {estimate.significance:g}"
-    holds = f"The bound holds {level}, if this does: {estimate.assumption}; runs are independent."
+    holds = f"The bound holds {level}, if this does: {estimate.assumption}."
     if not estimate.is_valid:
         holds = (
             f"The number is computed {level}, and may exceed the truth with a probability above"

@@ -394,7 +394,7 @@ class WatchedTraining:
         verdict = (
             "the canaries contradict it, if the noise is independent"
             if self.p_value < self.alarm_level
-            else "the canaries do not contradict it"
+            else f"the canaries do not contradict it at level {self.alarm_level:g}"
         )
         return [
             f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
@@ -433,4 +433,7 @@ class WatchedTraining:
                 f"ALARM: {self.alarm}. The bounds are those of the {self.num_steps:,} steps before"
             )
         ended = "" if self.end is None else f". Watching ended: {self.end}"
-        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold{ended}"
+        return (
+            f"ALARM: {self.alarm}. The accounted epsilons do not hold unless this is explained, nor"
+            f" do bounds of independent noise if it is about the noise{ended}"
+        )

@@ -92,6 +92,8 @@ def test_a_bound_never_rises_if_a_score_of_world_0_falls_or_one_of_world_1_rises
 
 # What must hold of slots or of the order of scores, in words.
 ASSUMED = {
+    "the scores are independent": lambda entry: not entry.guesses,
+    "fixed before": lambda entry: True,
     "order of the runs": lambda entry: entry.anytime,
     "fair coin": lambda entry: entry.guesses,
     "in any way": lambda entry: entry.guesses and entry.any_dependence,
@@ -118,7 +120,7 @@ def test_a_bound_says_what_it_is_of_and_what_it_rests_on(rule, conversion):
     assert by_name.proof.value == PROOFS[rule]
     assert by_name.assumption.startswith("NOT a valid bound") is not by_name.is_valid
     assert ("Gaussian" in by_name.assumption) is (conversion == "gdp")
-    assert ("none on the mechanism" in by_name.assumption) is (conversion == "direct")
+    assert ("nothing of the mechanism" in by_name.assumption) is (conversion == "direct")
     for words, is_assumed in ASSUMED.items():
         assert (words in by_name.assumption) is is_assumed(RULES[rule])
     assert math.isnan(by_name.mu_lower) is (conversion == "direct")

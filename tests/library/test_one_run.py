@@ -13,7 +13,6 @@ from scipy.stats import binom
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.accounting import trade_off_curve
-from dpcanary.commands import estimate as commands_estimate
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.guess_methods import order_statistic_p_value
@@ -255,7 +254,7 @@ def test_what_a_new_rule_assumes_is_the_same_everywhere(any_dependence, monkeypa
     assert bound_sentences(["new"], []) == ["Threshold rule new: a new way."]
     scores = {"world0_scores": np.arange(40.0), "world1_scores": np.arange(40.0) - 9}
     estimate_bound = estimate_epsilon(**scores, delta=DELTA, threshold_rule="new")
-    needs_more = "the scores are independent" in commands_estimate._assumption(estimate_bound)
+    needs_more = "what is seen of one slot says nothing" in estimate_bound.assumption
     assert needs_more != any_dependence
     # The rule's own words say it.
     assert "taken as independent" not in slots_in_words(pd.DataFrame([row]))

@@ -124,7 +124,7 @@ def test_what_may_be_stated_comes_first():
     first = one(5.009, delta=1e-6, significance=0.01)
     largest = one(9.0, audit="b", canary="natural")
     sentence = (
-        "You may state: epsilon is at least 5.00 for the mechanism of gradient-1.0-2.0 under"
+        "You may state: epsilon of the mechanism of gradient-1.0-2.0 is at least 5.00 under"
         " substitute adjacency at delta 1e-06, with 99 % confidence, if independence, and if a"
         " curve."
     )

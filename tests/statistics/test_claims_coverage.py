@@ -75,11 +75,15 @@ def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_
 
 
 @pytest.mark.parametrize(
-    ("mu", "part", "num_audits"), [(1.0, 0.5, 600), exhaustive((2.0, 0.9, 1_500))]
+    ("mu", "part", "power", "num_audits"),
+    [(1.0, 0.5, 0.95, 600), (1.0, 0.5, 0.7, 600), exhaustive((2.0, 0.9, 0.95, 1_500))],
 )
-def test_so_many_runs_as_needed_have_the_power(mu, part, num_audits):
-    """The search interpolates: its power is right to 3 %, and 600 audits have an error of 2 %."""
+def test_so_many_runs_as_needed_have_the_power(mu, part, power, num_audits):
+    """With 0.7, it jumps near the answer: 120 runs have a power of 0.63 only.
+
+    600 audits have an error of 2 %, and the search's own simulation adds 1 %.
+    """
     exceed = part * gdp_epsilon(mu=mu, delta=DELTA)
-    num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=0.95)
+    num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=power)
     bounds = bounds_of(gaussian(mu), num_runs, num_audits)
-    assert abs((bounds > exceed).mean() - 0.95) <= 0.06
+    assert abs((bounds > exceed).mean() - power) <= 0.06

@@ -167,8 +167,8 @@ def assess_claim_from_ranks(
 ) -> ClaimTest:
     """A p-value for the claim that a training is as private as it was accounted to be.
 
-    A small p-value says that the training leaks more than is claimed. A large one shows nothing:
-    the attack may be weak.
+    A small p-value is evidence that the training leaks more than is claimed, if the secrets have
+    the law that is assumed. A large one shows nothing: the attack may be weak.
 
     Args:
         ranks: see `estimate_epsilon_from_ranks`, also for all that is not named here.

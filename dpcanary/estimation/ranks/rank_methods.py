@@ -204,7 +204,7 @@ RANK_RULES: dict[str, RankRuleEntry] = {
     RankRule.SINGLE: RankRuleEntry(
         _single,
         proof=Proof.PROVEN,
-        assumption="",
+        assumption="the secret and the attack were chosen before any rank was seen",
         any_dependence=True,
         uses_lists=False,
         sentence="the rank of one secret among its candidates",

@@ -31,11 +31,12 @@ AMPLIFICATION = FigureKind(
     draw="dpcanary.papers.cebere.hidden_state:draw_amplification",
     caption=(
         "Epsilon at the last recorded step over epsilon at the first one, by noise "
-        "multiplier and batch size. A ratio of 1 means that hiding the models of all "
-        "earlier steps protects nothing; a smaller one is called amplification.",
+        "multiplier and batch size. A smaller ratio than 1 is called amplification: hiding the "
+        "models of earlier steps protects.",
         "The first panel has the ratios of audited bounds by the GDP conversion, the "
         "second those of an audit with infinitely many runs by the same conversion, and "
-        "the third those of the exact epsilon at this delta.",
+        "the third those of the exact epsilon at this delta. Only there does a ratio of 1 mean "
+        "that hiding protects nothing.",
     ),
 )
 LOSS_LANDSCAPE = FigureKind(
