@@ -83,7 +83,11 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({"bounds": 5}, "on average over 5 bounds", DIFFERENT),
     ({"bounds": 5}, "each bound holds with 95 % confidence, and their mean has none of its", ""),
     # An audit of membership says nothing of content.
-    (MEMBERSHIP | {"shown": 3.0}, "The epsilon of what the record says is at least as large", DIFFERENT),
+    (
+        MEMBERSHIP | {"shown": 3.0},
+        "epsilon of what the record says is at least as large",
+        DIFFERENT,
+    ),
     # Without noise nothing is guaranteed.
     ({"substitute": inf, "add_remove": inf}, "Nothing: the training adds no noise", "above"),
     ({"substitute": inf, "add_remove": inf}, "epsilon is at least 8.91", "protects more"),
