@@ -91,10 +91,10 @@ AT_OTHER_SETTINGS = {
     *("bias not clipped", "embedding not clipped", "noise 2 % less", "microbatches of two"),
     *("bias without noise", "same numbers in another order"),
 }
-# One loop of each kind is in every run of the tests.
+# One loop of each kind; a right one is in every run of the tests.
 QUICK = {
-    "opposing noise flipped": {"num_trainings": 10, "num_steps": 10, "num_records": 100},
     "C falls with its noise": {"num_trainings": 10},
+    "opposing noise flipped": {"num_trainings": 10, "num_steps": 10, "num_records": 100},
     "steps undone by the clean loss": {"num_trainings": 10, "num_steps": 6, "num_records": 100},
 }
 FURTHER = (*further_loops.WRONG, *further_loops.RIGHT)
@@ -119,7 +119,11 @@ def assert_judged(loop: Loop, settings: dict) -> None:
 
 @pytest.mark.parametrize(
     ("loop", "settings"),
-    [(loop, QUICK[loop.name]) for loop in FURTHER if loop.name in QUICK],
+    [
+        pytest.param(loop, QUICK[loop.name], marks=[pytest.mark.long] * bool(loop.found_by))
+        for loop in FURTHER
+        if loop.name in QUICK
+    ],
     ids=named,
 )
 def test_leaks_are_found_and_what_is_private_in_another_way_is_not_called_wrong(loop, settings):

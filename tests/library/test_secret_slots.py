@@ -212,7 +212,9 @@ MECHANISMS = {
 RULES = ["count", "bits", "mahloujifar", "steinke"]
 
 
-@pytest.mark.parametrize("num_audits", [200, exhaustive(2_000)])
+@pytest.mark.parametrize(
+    "num_audits", [pytest.param(200, marks=pytest.mark.long), exhaustive(2_000)]
+)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_bounds_seldom_exceed_what_is_accounted(name, num_audits, tmp_path):
     """Of a process that trains nothing, drawn, scored and estimated as the workflow does."""
