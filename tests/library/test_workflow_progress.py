@@ -1,6 +1,7 @@
 """The progress of a run: what is counted, the time left, and Snakemake's messages in our words."""
 
 import heapq
+import inspect
 import io
 import logging
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from snakemake.dag import DAG
+from snakemake.exceptions import MissingRuleException
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpcanary.core.installation import SNAKEFILE
@@ -181,6 +184,12 @@ def error(text: str, **values: object) -> logging.LogRecord:
 NO_RULE = """MissingRuleException:
 No rule to produce nope (if you use input functions make sure that they don't raise unexpected \
 exceptions)."""
+WILDCARDS = """WorkflowError:
+Target rules may not contain wildcards. Please specify concrete files or a rule without wildcards"""
+TARGETS = (
+    "--target takes a rule (all, list_audits, estimate_cost) or a file of the results, as"
+    " results/<name>/summary.tsv or results/<name>/figures/<figure>.png"
+)
 NO_PACKAGE = """WorkflowError in file "/x/rules/common.smk", line 41:
 there is no package 'p' here
   File "/x/rules/common.smk", line 48, in <module>"""
@@ -193,8 +202,8 @@ FAILED = """RuleException:
 CalledProcessError in file "/x/rules/training.smk", line 64:
 Command 'python train.py' returned non-zero exit status 1."""
 IN_OUR_WORDS = {
-    NO_RULE: "error: nothing makes nope: --target takes a rule (all, list_audits, estimate_cost) or"
-    " a file of the results, as results/<name>/summary.tsv\n",
+    NO_RULE: f"error: nothing makes nope: {TARGETS}\n",
+    WILDCARDS: f"error: a rule that makes a file of each audit or figure is no target: {TARGETS}\n",
     NO_PACKAGE: "error: there is no package 'p' here\n",
     MISSING: "error: files are missing, from which rule prepare_dataset makes others:\n"
     "        mine.csv\n",
@@ -207,6 +216,12 @@ def test_messages_are_in_our_words(handler, capsys):
     for text, expected in IN_OUR_WORDS.items():
         handler.emit(error(text))
         assert capsys.readouterr().err == expected
+
+
+def test_snakemake_still_says_what_is_put_in_our_words():
+    said = inspect.getsource(DAG.rule2job) + inspect.getsource(MissingRuleException)
+    for text in (WILDCARDS, NO_RULE):
+        assert text.partition("\n")[2][:19] in said
 
 
 def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp_path):
