@@ -85,7 +85,8 @@ def holds_table(path: Path) -> bool:
 def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
     """Reads an .npz with `features`, `labels`, and optionally `test_features`, `test_labels`.
 
-    They may be called `X` and `y` as well, or `X_train`, `y_train`, `X_test` and `y_test`.
+    They may be called `X` and `y` as well, or `X_train`, `y_train`, `X_test` and `y_test`. Array
+    `record_names` has the names of the training records, if they have any.
     """
     arrays = read_npz(path)
     arrays |= {
@@ -97,7 +98,8 @@ def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
     prefixes = ("", "test_") if has_test else ("",)
     parts = [_part(path, arrays, prefix, label_kind) for prefix in prefixes]
     _check_sizes(f"{path}: array 'features'", parts[0].features)
-    return Source(str(path), *parts)
+    names = tuple(map(str, arrays.get("record_names", ())))
+    return Source(str(path), *parts, names=names)
 
 
 def _part(path: Path, arrays: Arrays, prefix: str, label_kind: str) -> Records:

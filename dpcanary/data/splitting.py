@@ -71,6 +71,7 @@ def split_records(
         scaling=scaling,
         label_scaling=of_labels,
         private_rows=private,
+        private_names=np.array(source.names)[private] if source.names else None,
     )
 
 
