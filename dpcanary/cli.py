@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from types import FrameType
 
@@ -89,21 +90,27 @@ def with_options(text: str, arguments: Sequence[str]) -> str:
 
 
 _INTERRUPTED = 130  # the exit status after Ctrl-C
+_PATIENCE = 2.0  # seconds after a first Ctrl-C in which the command may still end by itself
 
 
 class _Interruption:
-    """Takes Ctrl-C: the first one as Python does, and a second one ends this process at once.
+    """Takes Ctrl-C: the first one as Python does, and a much later one ends this process at once.
 
     Where the first one is being handled, another exception would leave a traceback.
+
+    Attributes:
+        first: when the first one came; None if none has.
     """
 
-    is_first = True
+    first: float | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if not self.is_first:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now
+            raise KeyboardInterrupt
+        if now > self.first + _PATIENCE:
             os._exit(_INTERRUPTED)
-        self.is_first = False
-        raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -114,7 +121,8 @@ def main() -> None:
     itself is wrong, 3 if `check` has found an error, and 130 after Ctrl-C.
     """
     interruption = _Interruption()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored
+    if is_heard:
         signal.signal(signal.SIGINT, interruption)
     try:
         app()
@@ -127,5 +135,7 @@ def main() -> None:
         # In a log, a message is one line, which a search finds.
         sys.exit(wrapped(message) if sys.stderr.isatty() else message)
     finally:
-        if not interruption.is_first:  # Python would end by the signal, not by the exit status
+        if interruption.first is not None:  # Python would end by the signal, not by the exit status
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        elif is_heard:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

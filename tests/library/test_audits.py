@@ -2,8 +2,12 @@
 
 import os
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pandas as pd
@@ -15,7 +19,7 @@ import dpcanary
 from dpcanary import estimate_epsilon
 from dpcanary.audits.own_audit import config_of, name_of, run_audit, write_config
 from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
-from dpcanary.audits.workflow_run import _only_looks, run_config
+from dpcanary.audits.workflow_run import _only_looks, _status, run_config
 from dpcanary.cli import app
 from dpcanary.core.argument_checks import checked_name
 from dpcanary.costs.jobs import JobList
@@ -261,3 +265,21 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
     assert checked_name("adversary", "a-1.b_C") == "a-1.b_C"
     with pytest.raises(InputError, match="is not a name; use letters"):
         checked_name("adversary", name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interruption_kills_the_workflow_and_raises_nothing_more(tmp_path, number):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    timers = [Timer(after, os.kill, (os.getpid(), number)) for after in (2.0, 2.4)]
+    start = time.monotonic()
+    try:
+        with locked(tmp_path / "mine") as (_, lock):
+            for timer in timers:
+                timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                _status([sys.executable, "-c", deaf], tmp_path, lock=lock, prints_results=True)
+        assert 2.4 <= time.monotonic() - start < 60
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
