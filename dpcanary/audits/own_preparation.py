@@ -17,7 +17,7 @@ from dpcanary.data.records import records_from
 from dpcanary.data.sources import check_labels
 from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import classes_of, judged_label, numbers_of
-from dpcanary.data.table_files import read_table_as_written
+from dpcanary.data.table_files import TableFile
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import Settings
 
@@ -28,7 +28,7 @@ def look_at_source(source: str, *, label_column: str, label_kind: str) -> Look |
     """Looks at all columns of a user's table; None if the source is not a table."""
     if not _is_table(source):
         return None
-    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
+    table, has_classes = TableFile(Path(source), label_column).as_written(), label_kind == "classes"
     return look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
 
 
@@ -74,7 +74,7 @@ def _table_of(
     path: Path, *, label_column: str, label_kind: str, max_records: int | None = None
 ) -> _Table:
     """Reads a table; an error says all that a preparation leaves to the user."""
-    cells = read_table_as_written(path, label_column)[:max_records]
+    cells = TableFile(path, label_column).as_written()[:max_records]
     column, has_classes = cells[label_column], label_kind == "classes"
     classes, remarks = judged_label(column, has_classes=has_classes)
     look = Look(path, label_column, {}, classes, tuple(remarks))
