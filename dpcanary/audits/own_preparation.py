@@ -15,7 +15,7 @@ from dpcanary.data.preparation import Look, Preparation, hashes_of, look_at
 from dpcanary.data.record_source import Prepared, Source, is_own
 from dpcanary.data.records import records_from
 from dpcanary.data.sources import check_labels
-from dpcanary.data.splitting import split_records
+from dpcanary.data.splitting import split_rows
 from dpcanary.data.table_columns import classes_of, judged_label, numbers_of
 from dpcanary.data.table_files import TableFile
 from dpcanary.errors import InputError
@@ -43,7 +43,7 @@ class _Table:
     Attributes:
         cells: all columns.
         label_column: that of the labels.
-        rows: records whose only feature is their number; classes are numbered as they come.
+        rows: records without features; classes are numbered as they come.
     """
 
     cells: pd.DataFrame
@@ -51,9 +51,8 @@ class _Table:
     rows: Source
 
     def preparation(self, **split: Any) -> tuple[Preparation, Look]:
-        """What follows from a look at the adversary's records; see `split_records`."""
-        auxiliary = split_records(self.rows, **split, standardised=False).auxiliary
-        cells = self.cells.iloc[np.sort(auxiliary.features[:, 0])]
+        """What follows from a look at the adversary's records; see `split_rows`."""
+        cells = self.cells.iloc[np.sort(split_rows(self.rows, **split).auxiliary)]
         look = look_at(
             Path(self.rows.name),
             cells,
@@ -81,8 +80,8 @@ def _table_of(
     if look.is_open:
         raise look.refusal(prepared=True)
     labels = classes_of(column).factorize()[0] if has_classes else numbers_of(column).to_numpy()
-    numbers = np.arange(len(cells))[:, None]
-    return _Table(cells, label_column, Source(str(path), records_from(path, numbers, labels)))
+    no_features = np.empty((len(cells), 0))
+    return _Table(cells, label_column, Source(str(path), records_from(path, no_features, labels)))
 
 
 @dataclass(frozen=True)
@@ -151,13 +150,7 @@ def _prepared_before(
     records = read_source(source, **labels, preparation=str(path))
     data = audited_data(records, source=source, num_records=num_records)
     try:
-        split_records(
-            records,
-            num_records=data.num_records,
-            balanced=data.balanced,
-            seed=seed,
-            standardised=False,
-        )
+        split_rows(records, num_records=data.num_records, balanced=data.balanced, seed=seed)
     except InputError as error:
         raise InputError(f"{path}: {error}, or give another --name") from None
     return records
