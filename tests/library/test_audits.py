@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 from threading import Timer
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
+import pyarrow.csv as pcsv
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -194,10 +196,24 @@ def begun(tmp_path, monkeypatch):
     return configs
 
 
-def audited(*options: str, steps: tuple[str, ...] = ("--num-steps", "20")) -> str:
-    command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
+def audited(
+    *options: str, steps: tuple[str, ...] = ("--num-steps", "20"), features: str = "digits"
+) -> str:
+    command = ["audit", "--features", features, "--target-epsilon", "10", "--delta", "1e-5"]
     done = CliRunner().invoke(app, [*command, *steps, *options])
     return " ".join(re.sub("[│╭╮╰╯─]", " ", done.output).split())
+
+
+@pytest.mark.parametrize(("options", "num_parsed"), [((), 2), (("--prepare",), 1)])
+def test_a_table_is_read_and_warned_of_once(begun, options, num_parsed, monkeypatch, caplog):
+    """Twice where the types of its columns are not those of its texts."""
+    Path("t.csv").write_text("income;label\n" + "1,234;0\n999;1\n" * 20)
+    parsed = Mock(wraps=pcsv.read_csv)
+    monkeypatch.setattr(pcsv, "read_csv", parsed)
+    assert "Ahead: " in audited(*options, features="t.csv")
+    [message] = caplog.messages
+    assert "column 'income': commas are read as decimal points" in message
+    assert parsed.call_count == num_parsed
 
 
 def test_what_an_audit_takes_is_said_before_it_starts(begun):
