@@ -47,13 +47,13 @@ class FigureKind:
 
     def __post_init__(self) -> None:
         checked_name("figure kind", self.name)
-        for noun, names, known in (
+        for noun, names, valid_names in (
             ("files", self.files, _FILES),
             ("inputs", self.inputs, _INPUTS),
         ):
             for name in names:
-                if name not in known:
-                    hint = suggestion(name, known)
+                if name not in valid_names:
+                    hint = suggestion(name, valid_names)
                     raise InputError(f"figure kind {self.name!r}: unknown {noun} {name!r}: {hint}")
 
     @property

@@ -215,7 +215,6 @@ def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """Installs a package of three kinds: a right one, and two that take other keys than given."""
     information = tmp_path / "site/mine-1.0.dist-info"
     information.mkdir(parents=True)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in (MINE, OTHER, WRONG)]
     (information / "entry_points.txt").write_text("\n".join(["[dpcanary.figure_kinds]", *kinds]))
     monkeypatch.syspath_prepend(information.parent)
