@@ -78,7 +78,7 @@ def _label(arrays: Arrays) -> float:
     mean, deviation = (np.asarray(arrays.get(*item)).item() for item in _LABEL_SCALING.items())
     # It is kept in single precision, standardised.
     num_decimals = 5 - int(np.floor(np.log10(deviation)))
-    return round(float(arrays["target_label"][0]) * deviation + mean, num_decimals)
+    return float(round(arrays["target_label"][0].item() * deviation + mean, num_decimals))
 
 
 def _checked(folder: Path, product: Product) -> Path | None:
