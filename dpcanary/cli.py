@@ -1,8 +1,12 @@
 """The command `dpcanary`."""
 
+import os
 import re
+import signal
 import sys
+import time
 from collections.abc import Sequence
+from types import FrameType
 
 import typer
 
@@ -85,13 +89,41 @@ def with_options(text: str, arguments: Sequence[str]) -> str:
     return text
 
 
+_INTERRUPTED = 130  # the exit status after Ctrl-C
+_PATIENCE = 2.0  # seconds after a first Ctrl-C in which the command may still end by itself
+
+
+class _Interruption:
+    """Takes Ctrl-C: the first one as Python does, and a much later one ends this process at once.
+
+    Where the first one is being handled, another exception would leave a traceback.
+
+    Attributes:
+        first: when the first one came; None if none has.
+    """
+
+    first: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now
+            raise KeyboardInterrupt
+        if now > self.first + _PATIENCE:
+            os._exit(_INTERRUPTED)
+
+
 def main() -> None:
     """Runs the command line.
 
     The exit status is 0 if all went well, 1 if a file or a value is wrong, a package is not
     installed or an accountant gives no number, with one message on stderr, 2 if the command line
-    itself is wrong, and 3 if `check` has found an error.
+    itself is wrong, 3 if `check` has found an error, and 130 after Ctrl-C.
     """
+    interruption = _Interruption()
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored
+    if is_heard:
+        signal.signal(signal.SIGINT, interruption)
     try:
         app()
     except Exception as error:
@@ -102,3 +134,8 @@ def main() -> None:
         message = f"error: {text}"
         # In a log, a message is one line, which a search finds.
         sys.exit(wrapped(message) if sys.stderr.isatty() else message)
+    finally:
+        if interruption.first is not None:  # Python would end by the signal, not by the exit status
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        elif is_heard:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -31,12 +31,19 @@ _SILENT = {
 _FAILED = ("At least one job did not complete successfully", "RuleException:\nCalledProcessError ")
 
 
+_TARGETS = (
+    "--target takes a rule (all, list_audits, estimate_cost) or a file of the results, as"
+    " results/<name>/summary.tsv or results/<name>/figures/<figure>.png"
+)
 # What Snakemake says of mistakes, and what they are.
 _IN_OUR_WORDS = (
     (
         r"MissingRuleException:\nNo rule to produce (\S+) .*",
-        r"error: nothing makes \1: --target takes a rule (all, list_audits, estimate_cost) or a"
-        r" file of the results, as results/<name>/summary.tsv",
+        rf"error: nothing makes \1: {_TARGETS}",
+    ),
+    (
+        r"WorkflowError:\nTarget rules may not contain wildcards\. .*",
+        f"error: a rule that makes a file of each audit or figure is no target: {_TARGETS}",
     ),
     (r'WorkflowError in file ".*", line \d+:\n(.*?)(\n  File ".*)?', r"error: \1"),
     (

@@ -15,9 +15,9 @@ from dpcanary.data.preparation import Look, Preparation, hashes_of, look_at
 from dpcanary.data.record_source import Prepared, Source, is_own
 from dpcanary.data.records import records_from
 from dpcanary.data.sources import check_labels
-from dpcanary.data.splitting import split_records
+from dpcanary.data.splitting import split_rows
 from dpcanary.data.table_columns import classes_of, judged_label, numbers_of
-from dpcanary.data.table_files import read_table_as_written
+from dpcanary.data.table_files import TableFile
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import Settings
 
@@ -28,7 +28,7 @@ def look_at_source(source: str, *, label_column: str, label_kind: str) -> Look |
     """Looks at all columns of a user's table; None if the source is not a table."""
     if not _is_table(source):
         return None
-    table, has_classes = read_table_as_written(Path(source), label_column), label_kind == "classes"
+    table, has_classes = TableFile(Path(source), label_column).as_written(), label_kind == "classes"
     return look_at(Path(source), table, label_column=label_column, has_classes=has_classes)
 
 
@@ -43,7 +43,7 @@ class _Table:
     Attributes:
         cells: all columns.
         label_column: that of the labels.
-        rows: records whose only feature is their number; classes are numbered as they come.
+        rows: records without features; classes are numbered as they come.
     """
 
     cells: pd.DataFrame
@@ -51,9 +51,8 @@ class _Table:
     rows: Source
 
     def preparation(self, **split: Any) -> tuple[Preparation, Look]:
-        """What follows from a look at the adversary's records; see `split_records`."""
-        auxiliary = split_records(self.rows, **split, standardised=False).auxiliary
-        cells = self.cells.iloc[np.sort(auxiliary.features[:, 0])]
+        """What follows from a look at the adversary's records; see `split_rows`."""
+        cells = self.cells.iloc[np.sort(split_rows(self.rows, **split).auxiliary)]
         look = look_at(
             Path(self.rows.name),
             cells,
@@ -74,15 +73,15 @@ def _table_of(
     path: Path, *, label_column: str, label_kind: str, max_records: int | None = None
 ) -> _Table:
     """Reads a table; an error says all that a preparation leaves to the user."""
-    cells = read_table_as_written(path, label_column)[:max_records]
+    cells = TableFile(path, label_column).as_written()[:max_records]
     column, has_classes = cells[label_column], label_kind == "classes"
     classes, remarks = judged_label(column, has_classes=has_classes)
     look = Look(path, label_column, {}, classes, tuple(remarks))
     if look.is_open:
         raise look.refusal(prepared=True)
     labels = classes_of(column).factorize()[0] if has_classes else numbers_of(column).to_numpy()
-    numbers = np.arange(len(cells))[:, None]
-    return _Table(cells, label_column, Source(str(path), records_from(path, numbers, labels)))
+    no_features = np.empty((len(cells), 0))
+    return _Table(cells, label_column, Source(str(path), records_from(path, no_features, labels)))
 
 
 @dataclass(frozen=True)
@@ -151,13 +150,7 @@ def _prepared_before(
     records = read_source(source, **labels, preparation=str(path))
     data = audited_data(records, source=source, num_records=num_records)
     try:
-        split_records(
-            records,
-            num_records=data.num_records,
-            balanced=data.balanced,
-            seed=seed,
-            standardised=False,
-        )
+        split_rows(records, num_records=data.num_records, balanced=data.balanced, seed=seed)
     except InputError as error:
         raise InputError(f"{path}: {error}, or give another --name") from None
     return records

@@ -129,16 +129,10 @@ def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
 
 
 def _split(source: Source, dataset: Dataset, *, seed: int) -> None:
-    from dpcanary.data.splitting import split_records
+    from dpcanary.data.splitting import split_rows
 
-    rows = [part for part in (source.training, source.test) if part is not None]
-    # How records are split does not depend on their features, which would be scaled.
-    split_records(
-        Source(
-            source.name,
-            *(Records(np.zeros((len(part), 1)), part.labels) for part in rows),
-            prepared=source.prepared,
-        ),
+    split_rows(
+        source,
         num_records=dataset.num_records,
         balanced=dataset.balanced,
         num_auxiliary=dataset.num_auxiliary,

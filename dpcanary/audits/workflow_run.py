@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from types import FrameType
+from typing import Any, TextIO
 
 from dpcanary.audits.preflight import RESOLVED, check_before, needs_check
 from dpcanary.core.installation import SNAKEFILE
@@ -185,8 +186,9 @@ def _forget_other_config(path: Path, experiment: Experiment) -> None:
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
 
-    If this process alone is killed, it ends as by an interruption, see `endings`. It holds the
-    lock, too, so that no other run starts beside it meanwhile.
+    A second one kills it and its jobs. If this process alone is killed, it ends as by an
+    interruption, see `endings`. It holds the lock, too, so that no other run starts beside it
+    meanwhile.
     """
     # The working folder is not searched first: a file there may have the name of Python's own.
     environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: str(os.getpid())}
@@ -194,7 +196,7 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with (
-        _ended_like_interrupted(),
+        _interruption() as interruption,
         subprocess.Popen(
             command,
             cwd=folder,
@@ -204,12 +206,15 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
             **streams,
         ) as child,
     ):
+        interruption.child = child
         write_holder(lock, os.getpid(), child.pid)
         try:
             _forward(child)
             return child.wait()
         except KeyboardInterrupt:
-            _end(child)
+            _signal(child, signal.SIGINT)
+            _forward(child)
+            child.wait()
             raise
 
 
@@ -217,17 +222,6 @@ def _forward(child: "subprocess.Popen[str]") -> None:
     """Prints what the child prints, where it cannot do so itself."""
     for line in child.stdout or ():
         sys.stderr.write(line)
-
-
-def _end(child: "subprocess.Popen[str]") -> None:
-    """Interrupts Snakemake and its jobs; kills them at a second interruption."""
-    try:
-        _signal(child, signal.SIGINT)
-        _forward(child)
-        child.wait()
-    except KeyboardInterrupt:
-        _signal(child, signal.SIGKILL)
-        child.wait()
 
 
 def _signal(child: "subprocess.Popen[str]", number: signal.Signals) -> None:
@@ -243,22 +237,42 @@ def _has_descriptor(stream: TextIO) -> bool:
     return True
 
 
+class _Interruption:
+    """Takes signals: the first one interrupts this process, and each later one kills the child.
+
+    A later one raises nothing: that would leave a traceback where the first one is being handled.
+
+    Attributes:
+        child: Snakemake, once it runs.
+    """
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[str] | None = None
+        self._before, self._is_first = signal.getsignal(signal.SIGINT), True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._is_first:
+            self._is_first = False
+            if callable(self._before):  # the command's own counts it, too
+                self._before(number, frame)
+            raise KeyboardInterrupt
+        if self.child:
+            _signal(self.child, signal.SIGKILL)
+
+
 @contextmanager
-def _ended_like_interrupted() -> Iterator[None]:
+def _interruption() -> Iterator[_Interruption]:
     """While inside, a closed terminal and `kill` interrupt this process, as Ctrl-C does."""
+    interruption = _Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
+        yield interruption  # only the main thread may set handlers
         return
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
     # Those that are ignored stay so: SIGHUP is by `nohup`. But a shell ignores SIGINT for what it
     # runs in the background, and the child would inherit that.
     handled = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in [*handled, signal.SIGINT]}
+    before = {number: signal.signal(number, interruption) for number in [*handled, signal.SIGINT]}
     try:
-        yield
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -21,6 +21,7 @@ from dpcanary.core.printing import rounded_down, wrapped
 from dpcanary.errors import InputError
 
 if TYPE_CHECKING:
+    from dpcanary.data.record_source import Source
     from dpcanary.experiment.experiment_config import Experiment
 
 _DATA = "The data"
@@ -191,7 +192,9 @@ def audit(
         root=Path.cwd(),
         by="dpcanary audit",
         preparation=preparation,
-        before_jobs=None if cost else partial(_tell_beforehand, cores=cores, is_quick=quick),
+        before_jobs=None
+        if cost
+        else partial(_tell_beforehand, records=records, cores=cores, is_quick=quick),
         targets=[ESTIMATE_COST] if cost else [],
         cores=cores,
         prints_results=not as_json,
@@ -226,7 +229,9 @@ def _batches_and_steps(
     return {"sample_rate": rate, "num_steps": steps}
 
 
-def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: bool) -> None:
+def _tell_beforehand(
+    experiment: "Experiment", *, records: "Source", cores: int | None, is_quick: bool
+) -> None:
     """Times a few models, unless models were trained already, and says what all will take."""
     import os
 
@@ -236,7 +241,8 @@ def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: b
     if any(Path("results", experiment.settings.experiment, "shards").glob("*/*.npz")):
         return
     num_cores = cores or os.cpu_count() or 1
-    jobs = JobList(experiment, folder=None, device=timed_on(experiment.settings.device)).table
+    device, [name] = timed_on(experiment.settings.device), experiment.settings.datasets
+    jobs = JobList(experiment, folder=None, device=device, sources={name: records}).table
     costs = probed_costs(jobs, num_workers=num_cores)
     said = [f"Ahead: {short_text_of(costs, num_cores=num_cores)}"]
     if is_quick:

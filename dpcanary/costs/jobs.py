@@ -1,7 +1,7 @@
 """The jobs of an experiment: how many each rule has, their work, and the size of their files."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dpcanary.costs.probes import (
     training_probe,
 )
 from dpcanary.data.encoder_settings import MINILM_PACKAGE
-from dpcanary.data.record_source import KNOWN_SOURCES, KnownSource
+from dpcanary.data.record_source import KNOWN_SOURCES, KnownSource, Source
 from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.experiment.audit_config import Audit
@@ -79,8 +79,15 @@ class JobList:
             many of each of the probe's units. `audits` is a name, or None.
     """
 
-    def __init__(self, experiment: Experiment, *, folder: Path | None, device: str) -> None:
-        """Lists them. See `shape_of` for the folder."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        folder: Path | None,
+        device: str,
+        sources: Mapping[str, Source] | None = None,
+    ) -> None:
+        """Lists them. See `shape_of` for the folder; `sources` are datasets that were read."""
         self.experiment, self.device = experiment, device
         self._first = experiment.first_audits
         datasets = experiment.settings.datasets
@@ -89,7 +96,11 @@ class JobList:
         used |= {audit.pretraining.dataset for audit in audits if audit.pretraining}
         if experiment.settings.is_released:
             used = set()  # no data are read
-        self.shapes = {name: shape_of(datasets[name], folder=folder) for name in used if name}
+        self.shapes = {
+            name: shape_of(datasets[name], folder=folder, records=(sources or {}).get(name))
+            for name in used
+            if name
+        }
         shared = {"sweep": "(shared)", "audits": None}
         rows = [shared | row for row in (*self._before_audits(), *self._after_audits())]
         rows += [
@@ -208,15 +219,17 @@ def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more:
     return {**counted, "disk": size + count * _SMALL_FILES, **none, **more}
 
 
-def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
+def shape_of(dataset: Dataset, *, folder: Path | None, records: Source | None = None) -> Shape:
     """The shape of a dataset; encoders are looked up in a folder of local copies first.
+
+    A user's own source is read, unless its `records` are given.
 
     Raises:
         InputError: if a user's own file is missing or wrong, or texts have no encoder.
     """
     source, num_ids = KNOWN_SOURCES.get(dataset.source), 0
     if source is None:
-        source, num_ids = _own_source(dataset)
+        source, num_ids = _own_source(dataset, records)
     features = (_num_features(dataset.encoder, folder),) if dataset.encoder else source.shape
     if not features:
         raise InputError(
@@ -245,10 +258,11 @@ def _num_features(encoder: str, folder: Path | None) -> int:
     return _NUM_FEATURES.get(Path(encoder).name, _USUAL_NUM_FEATURES)
 
 
-def _own_source(dataset: Dataset) -> tuple[KnownSource, int]:
+def _own_source(dataset: Dataset, records: Source | None) -> tuple[KnownSource, int]:
     """A user's own file, whose shape is known only after reading, and its number of ids, if any."""
-    keys = ("label_column", "label_kind", "preparation", "image_size")
-    records = load_source(dataset.source, **{key: getattr(dataset, key) for key in keys})
+    if records is None:
+        keys = ("label_column", "label_kind", "preparation", "image_size")
+        records = load_source(dataset.source, **{key: getattr(dataset, key) for key in keys})
     test = None if records.test is None else len(records.test)
     shape = records.training.features.shape[1:]
     has_ids = not dataset.standardised and records.training.features.dtype.kind in "iu"

@@ -2,6 +2,8 @@
 
 import math
 import multiprocessing
+import signal
+import threading
 import time
 import timeit
 from collections.abc import Callable, Collection
@@ -141,11 +143,28 @@ def measured(
     workers = 1 if on_gpu else min(num_workers, _MOST_WORKERS)
     context = multiprocessing.get_context("spawn")  # threads do not survive a fork
     times: dict[Probe, Seconds] = {}
-    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
-        for probe, seconds in zip(unique, pool.map(Probe.measure, unique), strict=True):
-            times[probe] = seconds
-            on_progress(1)
+    with ProcessPoolExecutor(workers, context, _start_worker) as pool:
+        # Processes that start meanwhile never get Ctrl-C, of which each would print a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            waiting = [pool.submit(Probe.measure, probe) for probe in unique]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            for probe, future in zip(unique, waiting, strict=True):
+                times[probe] = future.result()
+                on_progress(1)
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
     return times
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)
+    # By default it is one for all processes, of which a worker that is killed leaves a part.
+    tqdm.set_lock(threading.RLock())
 
 
 def training_probe(stage: TrainingStage, shape: Shape, audit: Audit, *, device: str) -> Probe:

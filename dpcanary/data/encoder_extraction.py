@@ -251,11 +251,13 @@ def _torch_settings() -> Iterator[None]:
 def encode_source(
     source: Source, encoder: Encoder, *, num_threads: int, on_progress: Callable[[int], object]
 ) -> Arrays:
-    """`features` and `labels` of a source, and `test_features` and `test_labels` of its test part.
+    """`features` and `labels` of a source, `test_` of its test part, and `record_names`, if any.
 
     The other arguments and the errors are those of `extract_features`.
     """
     arrays: dict[str, NDArray[Any]] = {}
+    if source.names:
+        arrays["record_names"] = np.array(source.names)
     for prefix, records in (("", source.training), ("test_", source.test)):
         if records is not None:
             arrays[f"{prefix}features"] = extract_features(

@@ -58,7 +58,13 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
     for part, labelled in named.items():
         images = _stacked(folder, [path for _, path in labelled], mode, size)
         parts[part] = Records(images, np.searchsorted(classes, [name for name, _ in labelled]))
-    return Source(str(folder), parts["training"], parts.get("test"), class_names=tuple(classes))
+    return Source(
+        str(folder),
+        parts["training"],
+        parts.get("test"),
+        class_names=tuple(classes),
+        names=tuple(str(path.relative_to(folder)) for _, path in named["training"]),
+    )
 
 
 def _parts(folder: Path) -> dict[str, Path]:

@@ -23,8 +23,7 @@ from dpcanary.data.table_columns import (
 from dpcanary.data.table_files import (
     PARQUET,
     SAVE_AS_UTF8,
-    read_table_as_written,
-    read_typed_table,
+    TableFile,
 )
 from dpcanary.errors import InputError
 
@@ -64,7 +63,7 @@ def read_own(
                 f"{preparations[0]} is not for labels of kind {label_kind}; delete it, and run"
                 " again: then it is written again"
             )
-        table = read_table_as_written(path, label_column)
+        table = TableFile(path, label_column).as_written()
         return preparation.applied(table, path=path, label_column=label_column)
     if is_table:
         return _read_plain_table(path, label_column, label_kind=label_kind)
@@ -85,7 +84,8 @@ def holds_table(path: Path) -> bool:
 def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
     """Reads an .npz with `features`, `labels`, and optionally `test_features`, `test_labels`.
 
-    They may be called `X` and `y` as well, or `X_train`, `y_train`, `X_test` and `y_test`.
+    They may be called `X` and `y` as well, or `X_train`, `y_train`, `X_test` and `y_test`. Array
+    `record_names` has the names of the training records, if they have any.
     """
     arrays = read_npz(path)
     arrays |= {
@@ -97,7 +97,8 @@ def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
     prefixes = ("", "test_") if has_test else ("",)
     parts = [_part(path, arrays, prefix, label_kind) for prefix in prefixes]
     _check_sizes(f"{path}: array 'features'", parts[0].features)
-    return Source(str(path), *parts)
+    names = tuple(map(str, arrays.get("record_names", ())))
+    return Source(str(path), *parts, names=names)
 
 
 def _part(path: Path, arrays: Arrays, prefix: str, label_kind: str) -> Records:
@@ -149,7 +150,8 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     Labels are integers from 0, or texts, whose classes are numbered in alphabetical order; or they
     are numbers.
     """
-    table = read_typed_table(path, label_column)
+    file = TableFile(path, label_column)
+    table = file.typed()
     columns = dict(zip(table.column_names, table.columns, strict=True))
     columns = {name: _decoded(column) for name, column in columns.items()}
     for name, column in columns.items():
@@ -165,9 +167,8 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     converted = {name: _values(column) for name, column in columns.items()}
     values = {name: column for name, column in converted.items() if column is not None}
     if named is None or len(values) < len(converted):
-        written = read_table_as_written(path, label_column)
         has_classes = label_kind == "classes"
-        look = look_at(path, written, label_column=label_column, has_classes=has_classes)
+        look = look_at(path, file.as_written(), label_column=label_column, has_classes=has_classes)
         raise look.refusal(prepared=False)
     labels, classes = named
     for name, column in values.items():

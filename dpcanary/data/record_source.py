@@ -121,11 +121,13 @@ class Source:
             texts, shape (n,).
         test: the source's own test part, of the same kind; None if it has none.
         class_names: by label; empty if the source does not name its classes.
+        names: of the training records, such as paths of images; empty if they have none.
         synthetic: whether a model generated the records.
         prepared: where a preparation has made the features, from which records.
 
     Raises:
-        InputError: if there are no records, a shape is wrong, or a number is NaN or infinite.
+        InputError: if there are no records, a shape is wrong, some records alone have names, or a
+            number is NaN or infinite.
     """
 
     name: str
@@ -133,11 +135,16 @@ class Source:
     test: Records | None = None
     _: dataclasses.KW_ONLY
     class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     synthetic: bool = False
     prepared: Prepared | None = None
 
     def __post_init__(self) -> None:
         _check_part(self.name, self.training)
+        if self.names and len(self.names) != len(self.training):
+            raise InputError(
+                f"{self.name}: {len(self.training)} records have {len(self.names)} names"
+            )
         if self.test is None:
             return
         _check_part(f"{self.name}: test part", self.test)
@@ -165,7 +172,8 @@ class Source:
         kept, prepared = self.training[:max_records], self.prepared
         if prepared is not None:
             prepared = dataclasses.replace(prepared, hashes=prepared.hashes[:max_records])
-        return dataclasses.replace(self, training=kept, test=test, prepared=prepared)
+        names = self.names[:max_records]
+        return dataclasses.replace(self, training=kept, test=test, names=names, prepared=prepared)
 
 
 def row_blocks(num_records: int, shape: tuple[int, ...]) -> Iterator[slice]:

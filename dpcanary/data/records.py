@@ -92,6 +92,7 @@ class Split:
         scaling: of the features of all; None if it is not known.
         private_rows: for each private record, its row in the source; None if it is not known.
         label_scaling: of labels that are numbers; None if they are classes, or it is not known.
+        private_names: of each private record, such as the path of an image; None if it has none.
 
     Raises:
         InputError: if labels are classes in one part, and numbers in another.
@@ -103,6 +104,7 @@ class Split:
     scaling: Scaling | None = None
     private_rows: NDArray[np.int64] | None = None
     label_scaling: Scaling | None = None
+    private_names: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         parts = (self.private, self.auxiliary, self.test)
@@ -125,8 +127,9 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object], origin
     for prefix in ("scaling", "label_scaling"):
         if scaling := getattr(split, prefix):
             arrays |= {f"{prefix}_{name}": array for name, array in vars(scaling).items()}
-    if split.private_rows is not None:
-        arrays["private_rows"] = split.private_rows
+    for name in ("private_rows", "private_names"):
+        if getattr(split, name) is not None:
+            arrays[name] = getattr(split, name)
     write_arrays(path, header={"settings": settings}, arrays=arrays, origin=origin)
 
 
@@ -155,6 +158,7 @@ def read_split(path: Path) -> Split:
             scaling=scalings.get("scaling"),
             private_rows=arrays.get("private_rows"),
             label_scaling=scalings.get("label_scaling"),
+            private_names=arrays.get("private_names"),
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

@@ -1,5 +1,6 @@
 """Splits the records of a source into private, auxiliary and test records, and scales them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,21 @@ from dpcanary.data.records import Records, Scaling, Split
 from dpcanary.errors import InputError
 
 Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Which records of a source have which role.
+
+    Attributes:
+        private: rows of its training part.
+        auxiliary: rows of its training part.
+        test: rows of its test part; of its training part if it has no test part.
+    """
+
+    private: Indices
+    auxiliary: Indices
+    test: Indices
 
 
 def split_records(
@@ -41,6 +57,48 @@ def split_records(
             f"{source.name}: its records are texts: the dataset needs an encoder, such as"
             " sentence-transformers/all-MiniLM-L6-v2"
         )
+    rows = split_rows(
+        source,
+        num_records=num_records,
+        seed=seed,
+        balanced=balanced,
+        num_auxiliary=num_auxiliary,
+        num_test=num_test,
+    )
+    records, auxiliary = source.training, rows.auxiliary
+    test_part = records if source.test is None else source.test
+    scaling = _scaling_of(records.features, auxiliary) if standardised else None
+    of_labels = None
+    if not records.has_classes:
+        scales = _scaling_of(records.labels[:, None], auxiliary)
+        of_labels = Scaling(scales.mean[0], scales.deviation[0])
+    return Split(
+        private=_scaled(records, rows.private, scaling, of_labels),
+        auxiliary=_scaled(records, auxiliary, scaling, of_labels),
+        test=_scaled(test_part, rows.test, scaling, of_labels),
+        scaling=scaling,
+        label_scaling=of_labels,
+        private_rows=rows.private,
+        private_names=np.array(source.names)[rows.private] if source.names else None,
+    )
+
+
+def split_rows(
+    source: Source,
+    *,
+    num_records: int,
+    seed: int,
+    balanced: bool = True,
+    num_auxiliary: int | None = None,
+    num_test: int | None = None,
+) -> SplitRows:
+    """Which records `split_records` makes private, auxiliary and test records.
+
+    This does not depend on their features, of which nothing is computed.
+
+    Raises:
+        InputError: see `split_records`.
+    """
     records = source.training
     order = generator(seed=seed, purpose=Purpose.RECORDS).permutation(len(records))
     private = (_balanced if balanced else _unbalanced)(source, order, num_records)
@@ -54,24 +112,9 @@ def split_records(
     auxiliary = _first_of(source, others, "num_auxiliary", num_auxiliary, default=default)
     if source.prepared is not None:
         source.prepared.check(source.name, auxiliary)
-    if source.test is None:
-        test_part, left = records, others[len(auxiliary) :]
-    else:
-        test_part, left = source.test, np.arange(len(source.test))
+    left = others[len(auxiliary) :] if source.test is None else np.arange(len(source.test))
     test = _first_of(source, left, "num_test", num_test, default=len(left))
-    scaling = _scaling_of(records.features, auxiliary) if standardised else None
-    of_labels = None
-    if not records.has_classes:
-        scales = _scaling_of(records.labels[:, None], auxiliary)
-        of_labels = Scaling(scales.mean[0], scales.deviation[0])
-    return Split(
-        private=_scaled(records, private, scaling, of_labels),
-        auxiliary=_scaled(records, auxiliary, scaling, of_labels),
-        test=_scaled(test_part, test, scaling, of_labels),
-        scaling=scaling,
-        label_scaling=of_labels,
-        private_rows=private,
-    )
+    return SplitRows(private, auxiliary, test)
 
 
 def _unbalanced(source: Source, order: Indices, num_records: int) -> Indices:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +42,79 @@ _MARKS = {
 _LOG = logging.getLogger(__name__)
 
 
-def read_typed_table(path: Path, label_column: str) -> Any:
-    """Reads a table with the type that fits all values of a column, as a `pyarrow.Table`.
+class TableFile:
+    """A file or folder of a table; what is read of it is kept.
 
-    Raises:
-        InputError: if it is damaged, or lacks the column of labels, others, or distinct names.
+    Attributes:
+        path: of the file or folder.
+        label_column: the name of the column of labels.
     """
-    if _is_parquet(path):
-        return _parquet(path, label_column)
-    delimiter, names = _header(path)
-    _check_names(path, names, label_column)
-    table = _text(path, delimiter)
-    if delimiter != _OF_DECIMAL_COMMAS or not any(map(pa.types.is_string, table.schema.types)):
-        return table
-    _warn_of_thousands(path, _text(path, delimiter, column_types=dict.fromkeys(names, pa.string())))
-    commas = _text(path, delimiter, decimal_point=",")
-    columns = [
-        by_comma if pa.types.is_string(by_point.type) else by_point
-        for by_point, by_comma in zip(table.columns, commas.columns, strict=True)
-    ]
-    return pa.table(columns, names=table.column_names)
+
+    def __init__(self, path: Path, label_column: str) -> None:
+        """Reads the header of a text file.
+
+        Raises:
+            InputError: if it is damaged, or lacks the column of labels, others, or distinct names.
+        """
+        self.path, self.label_column = path, label_column
+        if not _is_parquet(path):
+            self._delimiter, self._names = _header(path)
+            _check_names(path, self._names, label_column)
+
+    def typed(self) -> Any:
+        """The table with the type that fits all values of a column, as a `pyarrow.Table`.
+
+        Raises:
+            InputError: if it is damaged.
+        """
+        if _is_parquet(self.path):
+            return self._parquet
+        table = _text(self.path, self._delimiter)
+        if self._delimiter != _OF_DECIMAL_COMMAS or pa.string() not in table.schema.types:
+            return table
+        columns = [
+            _with_decimal_commas(texts, column) if pa.types.is_string(column.type) else column
+            for texts, column in zip(self._texts.columns, table.columns, strict=True)
+        ]
+        return pa.table(columns, names=table.column_names)
+
+    def as_written(self) -> pd.DataFrame:
+        """The table with cells that do not depend on other rows: those of a text file stay texts.
+
+        Missing ones are NaN.
+
+        Raises:
+            InputError: if it is damaged.
+        """
+        if _is_parquet(self.path):
+            table = self._parquet
+            return pd.DataFrame(table.to_pandas(ignore_metadata=True, types_mapper=_with_nulls))
+        columns = [_with_decimal_points(column, self._delimiter) for column in self._texts.columns]
+        return pd.DataFrame(pa.table(columns, names=self._texts.column_names).to_pandas())
+
+    @cached_property
+    def _parquet(self) -> Any:
+        return _parquet(self.path, self.label_column)
+
+    @cached_property
+    def _texts(self) -> Any:
+        """The cells of a text file; says where their marks may group thousands."""
+        types = dict.fromkeys(self._names, pa.string())
+        texts = _text(self.path, self._delimiter, column_types=types, strings_can_be_null=True)
+        if self._delimiter == _OF_DECIMAL_COMMAS:
+            _warn_of_thousands(self.path, texts)
+        return texts
+
+
+def _with_decimal_commas(texts: Any, typed: Any) -> Any:
+    """A column as numbers if all that have a mark have a decimal comma; else as it was `typed`."""
+    if pc.any(pc.match_substring(texts, ".")).as_py():
+        return typed
+    try:
+        numbers = pc.replace_substring(pc.utf8_trim_whitespace(texts), ",", ".")
+        return numbers.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return typed
 
 
 def _warn_of_thousands(path: Path, table: Any) -> None:
@@ -76,27 +130,6 @@ def _warn_of_thousands(path: Path, table: Any) -> None:
                     name,
                     marks,
                 )
-
-
-def read_table_as_written(path: Path, label_column: str) -> pd.DataFrame:
-    """Reads a table whose cells do not depend on other rows: those of a text file stay texts.
-
-    Missing ones are NaN.
-
-    Raises:
-        InputError: see `read_typed_table`.
-    """
-    if _is_parquet(path):
-        table = _parquet(path, label_column)
-        return pd.DataFrame(table.to_pandas(ignore_metadata=True, types_mapper=_with_nulls))
-    delimiter, names = _header(path)
-    _check_names(path, names, label_column)
-    types = dict.fromkeys(names, pa.string())
-    table = _text(path, delimiter, column_types=types, strings_can_be_null=True)
-    if delimiter == _OF_DECIMAL_COMMAS:
-        _warn_of_thousands(path, table)
-    columns = [_with_decimal_points(column, delimiter) for column in table.columns]
-    return pd.DataFrame(pa.table(columns, names=table.column_names).to_pandas())
 
 
 def _with_decimal_points(texts: Any, delimiter: str) -> Any:

@@ -4,13 +4,15 @@ Papers (`dpcanary/papers`) and other packages register theirs by entry points; s
 """
 
 from dataclasses import dataclass
+from inspect import signature
 
 from dpcanary.core.argument_checks import checked_name
-from dpcanary.core.plugins import Catalogue
+from dpcanary.core.plugins import Catalogue, function_named
 from dpcanary.errors import InputError, suggestion
 
-# What the workflow makes for figures.
+# What the workflow makes for figures, and what `figures.storage` reads from it.
 _FILES = ("summary", "scores", "profiles", "ceilings", "ratios")
+_INPUTS = ("summary", "ratios", "accuracies", "norms", "gaps", "profiles", "attacks")
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,8 @@ class FigureKind:
 
     Attributes:
         name: in configs.
-        draw: `module:name` of a function that draws it: its arguments are `inputs`, `note`, those
-            of `keys` that are not shown by a file, and `axis` if it has one. It returns a figure
-            and the table of its numbers.
+        draw: `module:name` of a function that draws it: its arguments are `inputs`, `note`,
+            `options`, and `axis` if it has one. It returns a figure and the table of its numbers.
         inputs: what is drawn; see `storage.READ`, which reads them from the files.
         files: what the workflow makes for it: summary, scores, profiles, ceilings or ratios.
         caption: paragraphs.
@@ -46,15 +47,38 @@ class FigureKind:
 
     def __post_init__(self) -> None:
         checked_name("figure kind", self.name)
-        for file in self.files:
-            if file not in _FILES:
-                hint = suggestion(file, _FILES)
-                raise InputError(f"figure kind {self.name!r}: unknown files {file!r}: {hint}")
+        for noun, names, valid_names in (
+            ("files", self.files, _FILES),
+            ("inputs", self.inputs, _INPUTS),
+        ):
+            for name in names:
+                if name not in valid_names:
+                    hint = suggestion(name, valid_names)
+                    raise InputError(f"figure kind {self.name!r}: unknown {noun} {name!r}: {hint}")
 
     @property
     def is_by_runs(self) -> bool:
         """Whether its bounds are those from the first runs of each repeat."""
         return "sweeps" in self.needs and "num_runs" in self.needs
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of `keys` that are arguments of its function: a file shows the other one."""
+        return tuple(key for key in self.keys if key != "shown")
+
+    def check_function(self, *, has_axis: bool) -> None:
+        """Checks that its function takes the arguments that it will be called with.
+
+        Raises:
+            InputError: if there is no such function, or it takes others.
+        """
+        names = [*self.inputs, "note", *self.options, *["axis"] * has_axis]
+        try:
+            signature(function_named(self.draw)).bind(**dict.fromkeys(names))
+        except TypeError as error:
+            raise InputError(
+                f"figure kind {self.name!r}: {self.draw} is called with {', '.join(names)}: {error}"
+            ) from None
 
 
 _CAPTION_OF_BOUNDS = (

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.files import read_npz, shape_in_npz
+from dpcanary.core.files import Arrays, read_npz, shape_in_npz
 from dpcanary.core.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
 from dpcanary.core.provenance import check_origin, origins_in
 from dpcanary.core.tsv_tables import read_table
@@ -21,6 +22,8 @@ from dpcanary.experiment.summary import COLUMNS, described_data, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE, with_unplanned_looks
 
 _MOST_TARGETS = 5
+# Arrays of a split whose labels are numbers, and what classes have in place of them.
+_LABEL_SCALING = {"label_scaling_mean": 0.0, "label_scaling_deviation": 1.0}
 
 
 def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
@@ -55,16 +58,27 @@ def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     if len(paths) < 2:
         return ""
     canaries, data = paths
-    rows = read_npz(data, names=("private_rows",)).get("private_rows")
-    if rows is None:
+    arrays = read_npz(data, names=("private_rows", "private_names", *_LABEL_SCALING))
+    if "private_rows" not in arrays:
         return ""
-    arrays = read_npz(canaries, names=("target", "target_label"))
-    targets = [int(rows[target]) for target in arrays["target"]]
-    listed = ", ".join(map(str, targets[:_MOST_TARGETS]))
+    arrays |= read_npz(canaries, names=("target", "target_label"))
+    targets = arrays["target"]
+    listed = [str(row) for row in arrays["private_rows"][targets[:_MOST_TARGETS]]]
+    if "private_names" in arrays:
+        names = arrays["private_names"][targets]
+        listed = [f"{row} ({name})" for row, name in zip(listed, names, strict=False)]
     more = len(targets) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""
-    label = f" (label {arrays['target_label'][0]:.4g})" if len(targets) == 1 else ""
-    return f"row {listed}{several} of the source, counted from 0{label}"
+    label = f" (label {_label(arrays):.10g})" if len(targets) == 1 else ""
+    return f"row {', '.join(listed)}{several} of the source, counted from 0{label}"
+
+
+def _label(arrays: Arrays) -> float:
+    """The label of the first target; one that is a number has the units of the source."""
+    mean, deviation = (np.asarray(arrays.get(*item)).item() for item in _LABEL_SCALING.items())
+    # It is kept in single precision, standardised.
+    num_decimals = 5 - int(np.floor(np.log10(deviation)))
+    return float(round(arrays["target_label"][0].item() * deviation + mean, num_decimals))
 
 
 def _checked(folder: Path, product: Product) -> Path | None:

@@ -51,10 +51,9 @@ class FigureRules:
     def settings(self, wildcards: Wildcards) -> str:
         """The settings of the job's figure, as JSON."""
         figure, kind = self._figures[wildcards.figure], self.kind(wildcards)
-        keys = [key for key in kind.keys if key != "shown"]  # which is shown by its file
         notes = [self._unplanned_looks(wildcards.figure), figure.note]
         settings = {"note": ". ".join(note for note in notes if note)}
-        settings |= {key: getattr(figure, key) for key in keys}
+        settings |= {key: getattr(figure, key) for key in kind.options}
         if figure.axis:
             settings["axis"] = figure.axis
         return json.dumps(settings)

@@ -2,11 +2,17 @@
 
 import os
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
+from threading import Timer
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
+import pyarrow.csv as pcsv
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -15,7 +21,7 @@ import dpcanary
 from dpcanary import estimate_epsilon
 from dpcanary.audits.own_audit import config_of, name_of, run_audit, write_config
 from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
-from dpcanary.audits.workflow_run import _only_looks, run_config
+from dpcanary.audits.workflow_run import _only_looks, _status, run_config
 from dpcanary.cli import app
 from dpcanary.core.argument_checks import checked_name
 from dpcanary.costs.jobs import JobList
@@ -190,10 +196,24 @@ def begun(tmp_path, monkeypatch):
     return configs
 
 
-def audited(*options: str, steps: tuple[str, ...] = ("--num-steps", "20")) -> str:
-    command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
+def audited(
+    *options: str, steps: tuple[str, ...] = ("--num-steps", "20"), features: str = "digits"
+) -> str:
+    command = ["audit", "--features", features, "--target-epsilon", "10", "--delta", "1e-5"]
     done = CliRunner().invoke(app, [*command, *steps, *options])
     return " ".join(re.sub("[│╭╮╰╯─]", " ", done.output).split())
+
+
+@pytest.mark.parametrize(("options", "num_parsed"), [((), 2), (("--prepare",), 1)])
+def test_a_table_is_read_and_warned_of_once(begun, options, num_parsed, monkeypatch, caplog):
+    """Twice where the types of its columns are not those of its texts."""
+    Path("t.csv").write_text("income;label\n" + "1,234;0\n999;1\n" * 20)
+    parsed = Mock(wraps=pcsv.read_csv)
+    monkeypatch.setattr(pcsv, "read_csv", parsed)
+    assert "Ahead: " in audited(*options, features="t.csv")
+    [message] = caplog.messages
+    assert "column 'income': commas are read as decimal points" in message
+    assert parsed.call_count == num_parsed
 
 
 def test_what_an_audit_takes_is_said_before_it_starts(begun):
@@ -261,3 +281,21 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
     assert checked_name("adversary", "a-1.b_C") == "a-1.b_C"
     with pytest.raises(InputError, match="is not a name; use letters"):
         checked_name("adversary", name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interruption_kills_the_workflow_and_raises_nothing_more(tmp_path, number):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    timers = [Timer(after, os.kill, (os.getpid(), number)) for after in (2.0, 2.4)]
+    start = time.monotonic()
+    try:
+        with locked(tmp_path / "mine") as (_, lock):
+            for timer in timers:
+                timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                _status([sys.executable, "-c", deaf], tmp_path, lock=lock, prints_results=True)
+        assert 2.4 <= time.monotonic() - start < 60
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -587,6 +588,38 @@ def test_errors_are_one_line_and_an_exit_status():
         assert done.stderr.startswith(start)
         assert status == 2 or done.stderr.count("\n") == 1
     assert printed("--version").startswith("dpcanary 0.")
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from dpcanary import cli
+
+@cli.app.command()
+def wait(patience: float, seconds: float):
+    cli._PATIENCE = patience
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(600)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(seconds)
+        print("ended")
+        os.kill(os.getpid(), signal.SIGINT)
+
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("patience", "seconds", "out"), [(300, 0.2, "ended\n"), (0, 600, "")])
+def test_many_interruptions_leave_no_traceback(patience, seconds, out):
+    """The command ends by itself, or at once if it is interrupted again much later."""
+    command = [sys.executable, "-c", INTERRUPTED, "wait", str(patience), str(seconds)]
+    # A shell that runs the tests in the background has the signal ignored.
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, out, "")
 
 
 COMMANDS = typer.main.get_command(app).commands

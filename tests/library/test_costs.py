@@ -1,6 +1,7 @@
 """Costs: shapes and sizes against real files, probes against direct timings, jobs against plans."""
 
 import json
+import multiprocessing
 import time
 import timeit
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from accounts import bounds_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import TINY, Project, call, values_of
+from tqdm import tqdm
 
 from dpcanary import Mechanism, runs_needed
 from dpcanary.adversaries.adversary import Score
@@ -339,9 +341,11 @@ def test_equal_probes_are_measured_once(device, asked, workers, monkeypatch):
     """As many at once as jobs, and one on a GPU; each in a process with one thread."""
 
     class Pool(ThreadPoolExecutor):
-        def __init__(self, count, context, initializer, arguments):
+        def __init__(self, count, context, initializer):
             assert (count, context.get_start_method()) == (workers, "spawn")
-            assert (initializer, arguments) == (torch.set_num_threads, (1,))
+            with patch.object(torch, "set_num_threads") as threads, patch.object(tqdm, "set_lock"):
+                initializer()
+            threads.assert_called_once_with(1)
             super().__init__(count)
 
     monkeypatch.setattr(probes, "ProcessPoolExecutor", Pool)
@@ -351,6 +355,22 @@ def test_equal_probes_are_measured_once(device, asked, workers, monkeypatch):
     seconds = measured(of, num_workers=asked, on_progress=done.append)
     assert seconds == {of[0]: (1.0,), of[1]: (2.0, 3.0)}
     assert done == [1, 1]
+
+
+def ten_minutes(probe: Probe) -> Seconds:
+    time.sleep(600)
+    return (600.0,)
+
+
+def test_an_interruption_ends_the_processes_that_measure():
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    start, probes_of_both = time.monotonic(), [fake_probe(one_second), fake_probe(ten_minutes)]
+    with pytest.raises(KeyboardInterrupt):
+        measured(probes_of_both, num_workers=2, on_progress=interrupt)
+    assert time.monotonic() - start < 300
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("rule", ["train_shard", "craft_canaries"])

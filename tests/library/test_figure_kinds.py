@@ -16,8 +16,10 @@ from summaries import attack, below, gaussian_profile, legend, row, summary_of
 
 from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
+from dpcanary.experiment import figure_catalogue
 from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names
 from dpcanary.figures.layout import value_ticks
+from dpcanary.figures.storage import FILES, READ
 
 # The columns of the points of lines, where a kind has lines, then labels of axes with their units.
 _RUNS = "number of runs R, of both worlds together"
@@ -79,6 +81,11 @@ def _written(figure: Figure) -> list[Text]:
     ]
 
 
+def test_the_catalogue_names_what_figures_can_be_drawn_from():
+    assert {*figure_catalogue._INPUTS} == READ.keys()
+    assert figure_catalogue._FILES == FILES
+
+
 @pytest.mark.parametrize("kind", figure_kind_names())
 def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares(kind):
     entry = figure_kind(kind)
@@ -86,9 +93,10 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
     assert entry.caption
     assert all(text.endswith(".") and "  " not in text for text in entry.caption)
     arguments = {*inspect.signature(function_named(entry.draw)).parameters}
-    by_file = {"shown"}  # shown by the file of ceilings
     has_axis = entry.axis is not None or "setting" in entry.needs
-    axis = {"axis"} if "axis" in arguments and has_axis else set()
+    entry.check_function(has_axis=has_axis)
+    by_file = {"shown"}  # shown by the file of ceilings
+    axis = {"axis"} if has_axis else set()
     assert arguments == {*entry.inputs, "note", *axis} | ({*entry.keys} - by_file)
 
 

@@ -38,7 +38,7 @@ RNG = np.random.default_rng(0)
 RECORDS = Records(RNG.normal(size=(4, 3)).astype(np.float32), [0, 1, 0, 4])
 SPLIT = Split(
     RECORDS, RECORDS[:2], RECORDS[1:], Scaling(RNG.normal(size=(1, 3)), np.ones((1, 3))),
-    np.array([5, 2, 3, 9]),
+    np.array([5, 2, 3, 9]), private_names=np.array(["a/1.png", "ä/2.png", "", "b.png"]),
 )  # fmt: skip
 RUNS = {"world": np.array([[0, 1], [1, 1]], np.uint8), "step": np.array([5, 10])}
 SHARD = Shard(

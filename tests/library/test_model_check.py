@@ -363,7 +363,7 @@ def test_wrong_models_are_found_by_name(wrong, name):
         (recurrent, data(4, 5), ["this mode fails on the model"]),
         (
             *(partial(of_words, has_positions=True), texts()),
-            ["positions.weight 1 gradients for 6 records", "positions of shape (1, length)"],
+            ["positions.weight 1 gradients for 6 records", "such as position_ids of shape"],
         ),
     ],
 )
@@ -627,6 +627,17 @@ def test_a_model_of_hugging_face_passes_with_its_own_loss():
     lists = [{name: own[row].tolist() for name, own in batch.items()} for row in range(12)]
     of_lists = [one.measured for one in check_model(model, lists).findings]
     assert of_lists == [one.measured for one in found.findings]
+
+
+def test_what_the_verdict_advises_on_a_transformer_without_position_ids_makes_it_pass():
+    batch = of_texts()
+    positions = batch.pop("position_ids")
+    result = check_model(bert(), batch, num_records=3)
+    assert result.compares_nothing
+    assert "needs position_ids among the inputs, of shape (records, length)" in said(result)
+    assert check_model(bert(), batch | {"position_ids": positions}, num_records=3).passes
+    with pytest.raises(InputError, match=r"12 labels, and an input has shape \(1, 7\)"):
+        check_model(bert(), batch | {"position_ids": positions[:1]}, num_records=3)
 
 
 def test_the_own_loss_is_that_of_the_model_for_every_record():

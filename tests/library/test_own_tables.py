@@ -9,10 +9,12 @@ import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -32,7 +34,7 @@ from dpcanary.data.records import read_split
 from dpcanary.data.sources import load_source
 from dpcanary.data.splitting import split_records
 from dpcanary.data.table_columns import judged, markers_among, numbers_of
-from dpcanary.data.table_files import read_table_as_written
+from dpcanary.data.table_files import TableFile
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from scripts.prepare_dataset import main as prepare_dataset
@@ -382,7 +384,7 @@ def test_numbers_with_both_marks_have_their_thousands_grouped_by_the_first(delim
     sizes = ["4.996,94", "1,234,567.5", "-12.345,6", "7.250.000,0"]
     lines = [f"{size}{delimiter}{row % 2}" for row, size in enumerate(sizes)]
     (tmp_path / "mine.csv").write_text("\n".join([f"size{delimiter}label", *lines]))
-    table = read_table_as_written(tmp_path / "mine.csv", "label")
+    table = TableFile(tmp_path / "mine.csv", "label").as_written()
     expected = [4_996.94, 1_234_567.5, -12_345.6, 7_250_000.0]
     assert numbers_of(table["size"]).tolist() == expected
 
@@ -409,6 +411,17 @@ def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatc
             [message] = caplog.messages
             assert f"column 'income': {marks} are read as decimal points; if they gr" in message
             caplog.clear()
+    # A table that is refused is not read again for what is said of its columns.
+    write("income;size;label", *["1,234;2,5;0", "999;;1"] * 2)
+    parsed = Mock(wraps=pcsv.read_csv)
+    monkeypatch.setattr(pcsv, "read_csv", parsed)
+    with pytest.raises(InputError, match=r"size +number +2 missing"):
+        read_source("mine.csv")
+    assert (len(caplog.messages), parsed.call_count) == (1, 2)
+    # A column with points and commas is not one of numbers.
+    write("income;size;label", *["1,5;2,5;0", "2.5;3,5;1"] * 20)
+    with pytest.raises(InputError, match="cannot be used as it is"):
+        read_source("mine.csv")
 
 
 @pytest.mark.parametrize(("labels", "classes"), [

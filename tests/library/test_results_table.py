@@ -7,14 +7,22 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from summaries import row, summary_of
 from typer.testing import CliRunner
 
 from dpcanary.audits.audit_results import AuditResults
 from dpcanary.cli import app
 from dpcanary.core.tsv_tables import write_table
+from dpcanary.data.canaries import CanarySet, GradientCanary, write_canaries
+from dpcanary.data.dataset_settings import DatasetStage
+from dpcanary.data.record_source import own_files
+from dpcanary.data.records import Split, write_split
+from dpcanary.data.sources import load_records
+from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.products import Products
@@ -25,6 +33,7 @@ from dpcanary.experiment.results_table import (
     results_lines,
     results_table,
     stated,
+    targets_in_words,
 )
 from dpcanary.experiment.summary import learnt_in_words
 from dpcanary.experiment.unplanned_looks import record_looks
@@ -206,6 +215,66 @@ def test_a_notebook_rounds_to_the_safe_side(tmp_path):
     write_table(tmp_path / "summary.tsv", pd.DataFrame([row_of]))
     cells = re.findall(r"<td>([^<]*)</td>", AuditResults(tmp_path)._repr_html_())
     assert cells[:5] == ["gradient", "1000", "3.00", "4.41", "9.13"]
+
+
+def targets_of(folder: Path, targets: list[int], **dataset: object) -> tuple[Split, str]:
+    """A source's split, and what is said of an audit of some of its private records."""
+    loss = "squared_error" if dataset.get("label_kind") == "numbers" else "cross_entropy"
+    audit = {"dataset": "d", "canary": "gradient", "sample_rate": 0.5, "noise_multiplier": 2.0,
+             "num_runs": 8, "num_steps": 2, "loss": loss, "num_slots": len(targets)}  # fmt: skip
+    config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}, "audits": {"a": audit}}
+    experiment = parse_experiment(config)
+    products, stage = Products(experiment), experiment.dataset_stage(DatasetStage, dataset="d")
+    split = split_records(
+        load_records(stage, files=own_files(stage.source, None)),
+        num_records=stage.num_records,
+        balanced=stage.balanced,
+        seed=5,
+    )
+    of_data, [of_canaries] = products.data("d"), products.canaries("a")
+    write_split(folder / of_data.path, split, settings={}, origin=of_data.origin)
+    canaries = tuple(GradientCanary(index, index) for index in targets)
+    labels = tuple(split.private.labels[targets].tolist())
+    path = folder / of_canaries.path
+    write_canaries(path, CanarySet(canaries, labels), origin=of_canaries.origin)
+    return split, targets_in_words(products, folder, "a")
+
+
+def test_a_target_record_of_a_regression_has_the_units_of_its_table(tmp_path):
+    rng = np.random.default_rng(3)
+    prices = np.where(np.arange(90) % 3, rng.gamma(2.0, 9e4, 90).round(), 0.0)
+    table = pd.DataFrame({"size": rng.normal(size=90), "price": prices})
+    table.to_csv(tmp_path / "homes.csv", index=False)
+    labels = {"label_column": "price", "label_kind": "numbers", "balanced": False}
+    said = []
+    for target in range(12):
+        _, text = targets_of(
+            tmp_path, [target], source=str(tmp_path / "homes.csv"), num_records=30, **labels
+        )
+        row, label = re.fullmatch(
+            r"row (\d+) of the source, counted from 0 \(label (.*)\)", text
+        ).groups()
+        assert label == f"{prices[int(row)]:.0f}"
+        said.append(label)
+    assert "0" in said
+
+
+def test_target_records_of_a_folder_of_images_have_the_names_of_their_files(tmp_path):
+    for number in range(24):
+        path = tmp_path / "photos/train" / ("cats" if number % 2 else "dogs") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((5, 4), 7 * number, np.uint8)).save(path)
+    split, text = targets_of(
+        tmp_path, [4, 1, 5], source=f"{tmp_path / 'photos'}/", num_records=6, max_records=20
+    )
+    numbers = split.private.features[:, 0, 0, 0] * split.scaling.deviation + split.scaling.mean
+    numbers = (numbers / 7).round().astype(int).ravel()
+    listed = ", ".join(
+        f"{split.private_rows[target]} (train/{'cats' if numbers[target] % 2 else 'dogs'}/"
+        f"{numbers[target]}.png)"
+        for target in (4, 1, 5)
+    )
+    assert text == f"row {listed} of the source, counted from 0"
 
 
 def test_a_finished_run_ends_with_its_results(tmp_path, capsys):

@@ -6,6 +6,7 @@ import logging
 import re
 import signal
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,6 +182,12 @@ def error(text: str, **values: object) -> logging.LogRecord:
 NO_RULE = """MissingRuleException:
 No rule to produce nope (if you use input functions make sure that they don't raise unexpected \
 exceptions)."""
+WILDCARDS = """WorkflowError:
+Target rules may not contain wildcards. Please specify concrete files or a rule without wildcards"""
+TARGETS = (
+    "--target takes a rule (all, list_audits, estimate_cost) or a file of the results, as"
+    " results/<name>/summary.tsv or results/<name>/figures/<figure>.png"
+)
 NO_PACKAGE = """WorkflowError in file "/x/rules/common.smk", line 41:
 there is no package 'p' here
   File "/x/rules/common.smk", line 48, in <module>"""
@@ -193,8 +200,8 @@ FAILED = """RuleException:
 CalledProcessError in file "/x/rules/training.smk", line 64:
 Command 'python train.py' returned non-zero exit status 1."""
 IN_OUR_WORDS = {
-    NO_RULE: "error: nothing makes nope: --target takes a rule (all, list_audits, estimate_cost) or"
-    " a file of the results, as results/<name>/summary.tsv\n",
+    NO_RULE: f"error: nothing makes nope: {TARGETS}\n",
+    WILDCARDS: f"error: a rule that makes a file of each audit or figure is no target: {TARGETS}\n",
     NO_PACKAGE: "error: there is no package 'p' here\n",
     MISSING: "error: files are missing, from which rule prepare_dataset makes others:\n"
     "        mine.csv\n",
@@ -207,6 +214,13 @@ def test_messages_are_in_our_words(handler, capsys):
     for text, expected in IN_OUR_WORDS.items():
         handler.emit(error(text))
         assert capsys.readouterr().err == expected
+
+
+def test_snakemake_still_says_what_is_put_in_our_words():
+    """Of a later version of Snakemake, this tells that its words have changed."""
+    for module, text in (("dag", WILDCARDS), ("exceptions", NO_RULE)):
+        source = Path(find_spec(f"snakemake.{module}").origin).read_text()
+        assert text.partition("\n")[2][:18] in source
 
 
 def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp_path):

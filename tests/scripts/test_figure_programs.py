@@ -203,6 +203,7 @@ MINE = FigureKind(
     "mine", draw=f"{__name__}:draw_rates", caption=("A line.",), check=f"{__name__}:few_audits"
 )
 OTHER = replace(MINE, name="other", keys=("size",))
+WRONG = replace(MINE, name="wrong", check=None, keys=("panels", "shown"))
 
 
 def few_audits(audits: Sequence[Audit], settings: Settings) -> str:
@@ -211,12 +212,11 @@ def few_audits(audits: Sequence[Audit], settings: Settings) -> str:
 
 @pytest.fixture
 def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Installs a package that registers two kinds, one of them with a key that no figure has."""
+    """Installs a package of three kinds: a right one, and two that take other keys than given."""
     information = tmp_path / "site/mine-1.0.dist-info"
     information.mkdir(parents=True)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    points = f"[dpcanary.figure_kinds]\nmine = {__name__}:MINE\nother = {__name__}:OTHER\n"
-    (information / "entry_points.txt").write_text(points)
+    kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in (MINE, OTHER, WRONG)]
+    (information / "entry_points.txt").write_text("\n".join(["[dpcanary.figure_kinds]", *kinds]))
     monkeypatch.syspath_prepend(information.parent)
     registered.cache_clear()
     yield
@@ -225,7 +225,7 @@ def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.usefixtures("kinds_of_a_package")
 def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tmp_path) -> None:
-    assert figure_kind_names()[-2:] == ["mine", "other"]
+    assert figure_kind_names()[-3:] == ["mine", "other", "wrong"]
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
     with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
         FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
@@ -239,5 +239,9 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["a"]}}})
     with pytest.raises(InputError, match="'mine': unknown files 'summry': did you mean 'summary'"):
         replace(MINE, files=("summry",))
+    with pytest.raises(InputError, match="'mine': unknown inputs 'profile': did you mean 'profil"):
+        replace(MINE, inputs=("profile",))
+    with pytest.raises(InputError, match="called with summary, note, panels: got an unexpected"):
+        parse_experiment(config | {"figures": {"f": {"kind": "wrong", "sweeps": ["a"]}}})
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
     assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]

@@ -109,8 +109,9 @@ class ModelCheck(CheckResult):
             right=right,
             wrong=".",
             nothing="Nothing was compared: every mode of Opacus refuses the model, so the gradients"
-            " of its records are unknown. The notes say why; opacus.layers has twins of recurrent"
-            " layers and attention that it takes.",
+            " of its records are unknown. The notes say why. For recurrent layers and attention of"
+            " PyTorch, opacus.layers has twins that it takes; a transformer with embeddings of"
+            " positions needs position_ids among the inputs, of shape (records, length).",
             scope=f"{self.num_records} records, at the start and after {_STEPS} steps,"
             f" {self.seconds:.0f} seconds.",
             not_seen=not_seen,
@@ -245,6 +246,12 @@ def _batch_of(records: Any, count: int) -> Batch:
         )
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
+    for tensor in tree_leaves(inputs):
+        if len(tensor) != len(labels):
+            raise InputError(
+                f"there are {len(labels)} labels, and an input has shape {(*tensor.shape,)}: its"
+                " first axis must be that of the records"
+            )
     return Batch(tree_map(lambda tensor: tensor[:count], inputs), labels[:count])
 
 

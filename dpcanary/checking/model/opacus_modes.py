@@ -98,8 +98,9 @@ def _check_rows(gradients: Gradients, count: int) -> None:
     for name, own in gradients.items():
         if len(own) != count:
             raise ValueError(
-                f"it gives {name} {len(own)} gradients for {count} records; has its layer an input"
-                " without the records' axis, such as positions of shape (1, length)?"
+                f"it gives {name} {len(own)} gradients for {count} records: an input of its layer"
+                " must have the records' axis, such as position_ids of shape (records, length) in"
+                " place of positions of shape (1, length)"
             )
 
 
