@@ -291,7 +291,7 @@ def _estimate_of(
     num_looks: int = 1,
 ) -> EpsilonEstimate:
     strength = max(chosen.strength, 0.0)
-    assumption = f"{family.assumption}; {rule.assumption}"
+    assumption = f"{family.assumption}; {rule.assumption(num_looks=num_looks)}"
     return EpsilonEstimate(
         epsilon_lower=family.epsilon(strength, delta),
         mu_lower=strength if family.is_mu else nan,

@@ -72,10 +72,11 @@ class Proof(Choice):
     """On what the validity of a bound rests; what the mechanism must satisfy besides is assumed.
 
     Attributes:
-        PROVEN: on a theorem, and numbers that are computed exactly or rounded to the safe side.
+        PROVEN: on a theorem, and numbers that are computed exactly, to the safe side, or
+            numerically.
         PROVEN_FOR_INDEPENDENT: the same, if what is seen of a slot says nothing about the others.
         SIMULATED: on a theorem, and critical values that are simulated, on the safe side of the
-            simulation's error.
+            simulation's error, and interpolated.
         SIMULATED_FOR_INDEPENDENT: the same, for independent slots.
         NOT_VALID: on nothing: the bound exceeds the truth more often than it says.
     """
@@ -197,13 +198,13 @@ class Rule:
         """What it allows or needs of the slots of a run, for a legend."""
         return "any dependence" if self.any_dependence else "independent slots"
 
-    @property
-    def assumption(self) -> str:
+    def assumption(self, *, num_looks: int = 1) -> str:
         """What must hold of the scores or, for rules of guesses, of the slots."""
         if self.anytime:
             return f"{_INDEPENDENT}; {ORDER}; the attack and its settings {_FIXED}"
         if not self.guesses:
-            return f"{_INDEPENDENT}; the number of scores, the attack and its settings {_FIXED}"
+            counts = "the number of scores" if num_looks == 1 else "all looks"
+            return f"{_INDEPENDENT}; {counts}, the attack and its settings {_FIXED}"
         dependence = (
             "slots may depend on one another in any way"
             if self.any_dependence
@@ -224,9 +225,10 @@ RULES: dict[str, Rule] = {
         proof=Proof.SIMULATED,
         has_looks=True,
         is_calibrated=True,
-        sentence="the larger of two statistics, the best of all thresholds and the area under the"
-        " error curve, jointly compared with their distribution under the least favourable scores,"
-        " so that the bound is valid although the threshold is chosen on the same scores",
+        sentence="the larger of two statistics, scans of all thresholds or one of these and the"
+        " area under the error curve, jointly compared with their distribution under the least"
+        " favourable scores, so that the bound is valid although the threshold is chosen on the"
+        " same scores",
     ),
     ThresholdRule.CALIBRATED: Rule(
         f"{_SCAN}:calibrated",

@@ -302,7 +302,7 @@ def stated(table: pd.DataFrame) -> str:
     )
     text = quotable(sentence, epsilon_lower=row["shown"], is_valid=is_valid)
     more = "" if len(table) == 1 else (
-        " The same may be stated of any other one of the rows, if you chose it before you saw them."
+        " Another single valid bound may be stated instead, if you chose it before you saw them."
     )  # fmt: skip
     return f"{text}{more}"
 

@@ -11,8 +11,13 @@ from torch import Tensor, nn
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.of_opacus import guaranteed_in_passes, without_poisson_sampling
+from dpcanary.accounting.of_opacus import (
+    guaranteed_in_passes,
+    in_passes,
+    without_poisson_sampling,
+)
 from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.optional_packages import require
 from dpcanary.core.printing import rounded_up, wrapped
@@ -137,6 +142,13 @@ class OwnAudit:
         return guaranteed_in_passes(self._private_mechanism, delta=self.estimate.delta)
 
     @property
+    def _in_passes(self) -> ShuffledMechanism | None:
+        """What the upper bounds are of, if batches are no Poisson samples; else None."""
+        if not self.guaranteed_instead or self._private_mechanism is None:
+            return None
+        return in_passes(self._private_mechanism)
+
+    @property
     def _private_mechanism(self) -> Mechanism | None:
         """What Opacus accounted; None if it is not known, or not private."""
         if self.mechanism is None or self.mechanism[0] == 0:
@@ -234,6 +246,7 @@ class OwnAudit:
             estimate=self.estimate,
             adjacency=self.adjacency,
             mechanism=self.mechanism,
+            in_passes=self._in_passes,
             accounted=guaranteed,
             seconds=self.seconds,
             findings=[*self._accounted_lines(), *self._hint_lines()],
@@ -283,10 +296,11 @@ class OwnAudit:
         else:
             contradiction = (
                 "the scores contradict what was accounted: by chance in at most"
-                f" {self.estimate.significance:.0%} of audits, else because the training leaks"
-                " more, or runs are not independent"
+                f" {100 * self.estimate.significance:g} % of audits, else because the training"
+                " leaks more, or runs are not independent"
                 if claim.p_value < self.estimate.significance
-                else "nothing speaks against what was accounted"
+                else "the scores do not contradict what was accounted, at level"
+                f" {self.estimate.significance:g}"
             )
             verdict = f"p = {claim.p_value:.2g}: {contradiction}"
         epsilons = (

@@ -419,13 +419,14 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
     invalid = table[table["proof"] == Proof.NOT_VALID]
     level = f"at delta {delta:g} with significance {significance:g} each"
     if invalid.empty:
-        yield f"Each bound holds {level}, if its assumption does."
+        yield f"Each bound holds {level}, if {_assumed(table)}."
         return
     is_all = len(invalid) == len(table)
     yield (
         f"The numbers are computed {level}."
         if is_all
-        else f"Bounds hold {level}, if their assumptions do, except those that are named next."
+        else f"Bounds hold {level}, if {_assumed(table[table['proof'] != Proof.NOT_VALID])};"
+        " those that are named next do not."
     )
     notes = invalid["assumption"].str.removeprefix(LOOKED_BEFORE)
     for looks, rows in invalid.groupby(notes.str.partition(")")[0].str.strip(), sort=False):
@@ -437,6 +438,12 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
             " runs were added afterwards, so each may exceed the truth with a probability above"
             f" {significance:g}."
         )
+
+
+def _assumed(table: pd.DataFrame) -> str:
+    """What the bounds of a table assume, each part once."""
+    parts = table["assumption"].str.split("; ").explode()
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _counts(runs: "pd.Series[int]") -> str:

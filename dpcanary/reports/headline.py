@@ -189,8 +189,7 @@ class Headline:
         if isnan(self.substitute):
             sentences = [
                 f"Whether a record is in the data ({self.adjacency} adjacency): epsilon is at most"
-                f" {membership}. The epsilon of what the record says is at least as large; it was"
-                " not accounted here."
+                f" {membership}. This number is not the epsilon of what the record says."
             ]
         else:
             sentences = [

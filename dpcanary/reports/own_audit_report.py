@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import percent, percent_down, rounded_down, rounded_up
 from dpcanary.estimation.lower_bound import EpsilonEstimate
@@ -40,12 +41,14 @@ def report_of_own_audit(
     accounted: EpsilonsByAdjacency | None,
     seconds: float,
     findings: list[str],
+    in_passes: ShuffledMechanism | None = None,
 ) -> Report:
     """What a report says of such an audit.
 
     The `mechanism` is noise multiplier, sample rate and steps as they were accounted, if known, and
-    `accounted` the upper bounds. `seconds` are those of all trainings, and `findings` more
-    sentences for the notes, such as the test of the claim.
+    `accounted` the upper bounds that hold: those of `in_passes`, if batches are no Poisson samples.
+    `seconds` are those of all trainings, and `findings` more sentences for the notes, such as the
+    test of the claim.
     """
     without_noise = inf if mechanism is not None and mechanism[0] == 0 else nan
     add_remove = accounted.add_remove if accounted else without_noise
@@ -60,6 +63,11 @@ def report_of_own_audit(
         noise, rate, steps = mechanism
         words = f"noise multiplier {noise:.4g}, sample rate {rate:.4g}, {steps:,} steps"
         training += f", accounted as DP-SGD with {words}"
+        if in_passes is not None:
+            training += (
+                f", which does not hold; the epsilons here are those of {in_passes.num_passes:,}"
+                " passes, each with every record once in batches of one size"
+            )
         details.append(("accounted as", words))
     details += [
         ("significance", f"{estimate.significance:g}"),

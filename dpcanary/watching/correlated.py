@@ -42,6 +42,9 @@ class CorrelatedRecorder(Recorder):
     """
 
     _tests_coordinates = False
+    _noise_assumed = (
+        "the noise of different coordinates is independent, and over the steps that of the strategy"
+    )
 
     def __init__(
         self,

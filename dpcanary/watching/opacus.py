@@ -67,9 +67,9 @@ def watch(
     changed, and the model hardly: the canaries add at most half a percent to the variance of the
     noise, unless you ask for more of them.
 
-    This tests the noise, the sampling that was told, and the accounting of this training as it
-    runs. It says nothing about gradients of single records (`check_mechanism` does), nor about how
-    much a real record leaks (`audit_training` does).
+    This tests the noise, the sizes of batches and the accounting of this training as it runs. It
+    says nothing about gradients of single records (`check_mechanism` does), nor about how much a
+    real record leaks (`audit_training` does).
 
     Args:
         optimizer: what `make_private` returned: any optimizer of Opacus, also of several processes,

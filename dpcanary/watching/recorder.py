@@ -30,7 +30,11 @@ from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.watched_training import FEWEST_CANARIES, WatchedTraining
+from dpcanary.watching.watched_training import (
+    FEWEST_CANARIES,
+    INDEPENDENT_NOISE,
+    WatchedTraining,
+)
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
@@ -174,6 +178,7 @@ class Recorder:
 
     # Whether noise is independent from step to step, so that single coordinates can be tested.
     _tests_coordinates = True
+    _noise_assumed = INDEPENDENT_NOISE
 
     def __init__(
         self,
@@ -590,6 +595,8 @@ class Recorder:
             scores={name: self._by_world(values) for name, values in scores.items()},
             adjacency=self._adjacency,
             phases=tuple(self._phases),
+            num_steps=self.num_steps,
+            noise_assumed=self._noise_assumed,
             delta=checked_real("delta", delta, most=1.0),
             significance=significance,
             num_parameters=sum(self._sizes),

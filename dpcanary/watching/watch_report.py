@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from dpcanary.watching.watched_training import WatchedTraining
 
 _SCOPE = (
-    "The canaries enter after clipping. They test the noise, the sampling that was told, and the"
-    " accounting of this training as it ran. They say nothing about gradients of single records or"
-    " their clipping, nor about how much a real record leaks."
+    "The canaries enter after clipping. They test the noise and the accounting of this training as"
+    " it ran. They say nothing about which records batches have, about their gradients or clipping,"
+    " nor about how much a real record leaks."
 )
 
 
@@ -143,13 +143,13 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
     holds = f"The bound holds {level}, if this does: {watched.assumption}."
     if why_not_valid:
         why = f"{why_not_valid[:1].upper()}{why_not_valid[1:]}"
-        holds = f"The number is computed {level}, and is not a valid lower bound. {why}."
+        holds = f"The number is computed {level}, and is not to be quoted as a lower bound. {why}."
     methods = Methods()
     methods.add(
         "We watched one training with dpcanary: canary gradients were added to the sum of clipped"
         " gradients before the noise, each in coordinates of its own with random signs, scaled to"
-        f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency with Poisson coins"
-        " of its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
+        f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency in random steps of"
+        " its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
         " world of each canary.",
     )
     estimate = watched.estimate
@@ -159,7 +159,8 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
         accounting_sentence([method] if method else []),
     )
     methods.add(
-        "The noise and the batch sizes were tested in each step by an e-process, which stays valid"
-        f" however often it is looked at; its level was {watched.alarm_level:g}.",
+        "The noise (and the batch sizes, if the number of records was known) was tested in each"
+        " step by an e-process, which stays valid however often it is looked at; its level was"
+        f" {watched.alarm_level:g}.",
     )
     return methods

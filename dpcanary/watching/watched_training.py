@@ -46,7 +46,7 @@ THREAT_MODELS = {
 }
 INDEPENDENT = "if noise is independent"
 ANY = "any dependence"
-_ASSUMED = "the noise of different coordinates and steps is independent"
+INDEPENDENT_NOISE = "the noise of different coordinates and steps is independent"
 # The share of the canaries that is guessed in each world, for the rule that allows dependence.
 _GUESSED = 0.05
 
@@ -97,13 +97,16 @@ class WatchedTraining:
     Attributes:
         scores: of all canaries, by threat model and world.
         adjacency: in what the worlds of a canary differ.
-        phases: what was accounted: steps with the same noise and sample rate.
+        phases: what was accounted: steps with the same noise and sample rate; one step stands for
+            a training with correlated noise.
+        num_steps: that were watched.
         delta: of all epsilons.
         significance: the probability with which each bound may exceed the truth.
         num_parameters: d.
         share: what the canaries added to the variance of the noise.
         alarm: what refutes that the training is what was accounted; None if nothing does.
-        alarm_level: the probability, at most, with which a right training ever raises an alarm.
+        alarm_level: the probability, at most, with which a right training ever raises a statistical
+            alarm.
         measured: noise, batches and clipping as they ran.
         tensors: names of the trained parameters.
         earlier_looks: steps at which results were asked for before.
@@ -112,11 +115,13 @@ class WatchedTraining:
             `gdp`, which is exact at sample rate 1 and an approximation below.
         not_seen: what could not be found out, in words; empty if there is nothing.
         end: the alarm before whose step watching ended; None if all steps were watched.
+        noise_assumed: what bounds assume of the noise, so that slots are independent.
     """
 
     scores: Mapping[str, WorldScores]
     adjacency: Adjacency
     phases: tuple[Phase, ...]
+    num_steps: int
     delta: float
     significance: float
     num_parameters: int
@@ -129,11 +134,7 @@ class WatchedTraining:
     conversion: Conversion | None = None
     not_seen: str = ""
     end: Alarm | None = None
-
-    @property
-    def num_steps(self) -> int:
-        """Steps that were watched."""
-        return sum(phase.num_steps for phase in self.phases)
+    noise_assumed: str = INDEPENDENT_NOISE
 
     @property
     def num_canaries(self) -> int:
@@ -194,7 +195,7 @@ class WatchedTraining:
             conversion=conversion,
             mechanism=of_family,
         )
-        return replace(bound, assumption=f"{bound.assumption}; {_ASSUMED}")
+        return replace(bound, assumption=f"{bound.assumption}; {self.noise_assumed}")
 
     def _guessed(self, threat_model: str) -> OneRunEstimate:
         scores, conversion = self.scores[threat_model], self._conversion_of_guesses
@@ -255,7 +256,7 @@ class WatchedTraining:
             self.adjacency,
             noise_multiplier=min(phase.noise_multiplier for phase in self.phases),
             sample_rate=max(phase.sample_rate for phase in self.phases),
-            num_steps=self.num_steps,
+            num_steps=sum(phase.num_steps for phase in self.phases),
         )
 
     @cached_property
@@ -435,5 +436,5 @@ class WatchedTraining:
         ended = "" if self.end is None else f". Watching ended: {self.end}"
         return (
             f"ALARM: {self.alarm}. The accounted epsilons do not hold unless this is explained, nor"
-            f" do bounds of independent noise if it is about the noise{ended}"
+            f" do the bounds if it is about the noise{ended}"
         )

@@ -85,7 +85,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
     # An audit of membership says nothing of content.
     (
         MEMBERSHIP | {"shown": 3.0},
-        "epsilon of what the record says is at least as large",
+        "This number is not the epsilon of what the record says",
         DIFFERENT,
     ),
     # Without noise nothing is guaranteed.
@@ -317,7 +317,7 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     valid = _report_after(tmp_path / "x", 12, growing="")
     methods = " ".join(valid.methods)
     assert "in both worlds, 12 times for each audit." in methods
-    assert "holds at delta 1e-05 with significance 0.05 each, if its assumption does" in methods
+    assert "Each bound holds at delta 1e-05 with significance 0.05 each, if a curve." in methods
     assert "VALID" not in methods
     assert valid.headline.chosen.endswith("Each bound holds alone.")
     assert "Of the 2 rows of the table it is the first" in valid.headline.chosen  # one training
@@ -325,7 +325,7 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     assert [name for name, _ in valid.sources] == ["summary.tsv", "experiment.json"]
     some = _report_after(tmp_path / "y", 8, 12, growing="b")
     methods = " ".join(some.methods)
-    assert "if their assumptions do, except those that are named next. Those of b (rule" in methods
+    assert "if a curve; those that are named next do not. Those of b (rule" in methods
     assert "(rule combined) ARE NOT VALID LOWER BOUNDS: the audit was looked at with 8" in methods
     assert some.headline.chosen.endswith("Each valid bound holds alone.")
     assert [row.cells[4] for row in some.rows] == ["1.00", "no valid bound"]

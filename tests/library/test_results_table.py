@@ -139,7 +139,7 @@ def test_what_may_be_stated_comes_first():
     )
     assert stated(results_table(pd.DataFrame([first]))) == sentence
     several = results_table(pd.DataFrame([first, largest]))
-    assert stated(several).startswith(f"{sentence} The same may be stated of any other one")
+    assert stated(several).startswith(f"{sentence} Another single valid bound may be stated")
     assert results_lines(several, Path("x"))[0].startswith(sentence[:50])
     mean = results_table(pd.DataFrame([one(5.0, repeat=0), one(6.0, repeat=1)]))
     assert "none of them may be stated" in stated(mean)

@@ -90,7 +90,7 @@ def epsilon_of_guesses(
         method=str(method),
         conversion=chosen,
         proof=rule.proof,
-        assumption=f"{family.assumption}; {rule.assumption}",
+        assumption=f"{family.assumption}; {rule.assumption()}",
     )
 
 
