@@ -102,8 +102,8 @@ def _batch_spread(_: str, spread: float) -> str:
     return f"batch sizes vary {less} than those of Poisson samples, by a factor of {spread:.2g}"
 
 
-def _batch_repeats(_: str, __: float) -> str:
-    return "batches have the same size step after step: they are no Poisson samples"
+def _batch_repeats(where: str, _: float) -> str:
+    return f"batches have the same sizes {where}: they are no Poisson samples"
 
 
 def _batch_cut(where: str, how: float) -> str:

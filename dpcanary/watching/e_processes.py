@@ -138,7 +138,7 @@ class Evidence:
     log_total: float = 0.0
     _last: Floats = field(default_factory=lambda: np.empty((0, 0)))
     _num_past: int = 0
-    _last_batch: float = nan
+    _batches: Floats = field(default_factory=lambda: np.empty(0))
     # The smallest and the largest batch; steps and records of the present pass by either law.
     _extremes: Floats = field(default_factory=lambda: np.array([nan, nan]))
     _pass: Floats = field(default_factory=lambda: np.zeros(3))
@@ -158,7 +158,9 @@ class Evidence:
             _Alternatives("heavy_tails", [everything], _DEGREES),
             _Alternatives("batch_rate", [everything], _RATES),
             _Alternatives("batch_spread", [everything], _BATCH_SPREADS),
-            _Alternatives("batch_repeats", [everything], np.array([_SAME_SIZE])),
+            _Alternatives(
+                "batch_repeats", ["step after step", "pass after pass"], np.array([_SAME_SIZE])
+            ),
             _Alternatives("batch_cut", ["larger", "smaller"], np.array([_CUT_AWAY, _LEFT_OUT])),
             _Alternatives("batch_passes", ["of equal steps", "as data last"], np.ones(1)),
             _Alternatives("batch_records", [everything], _SHARES),
@@ -295,8 +297,7 @@ class Evidence:
 
     def _of_batches(self, seen: StepsSeen) -> Floats:
         sizes, rates = seen.batch_sizes, seen.sample_rates
-        before = np.concatenate([[self._last_batch], sizes[:-1]])
-        self._last_batch = float(sizes[-1])
+        earlier = self._earlier_batches(sizes, rates)
         low, high = seen.num_records
         # The number of records that explains the size best, among those that the data may have.
         claimed = _log_binomial(sizes, np.clip(sizes // rates, low, high), rates)
@@ -304,9 +305,11 @@ class Evidence:
         other_rates = np.minimum(rates[:, None] * _RATES, 1.0)
         by_rate = _log_binomial(sizes[:, None], middle, other_rates)
         by_spread = _log_spread(sizes, middle, rates)
-        mixed = (1 - _SAME_SIZE) * np.exp(claimed) + _SAME_SIZE * (sizes == before)
+        mixed = (1 - _SAME_SIZE) * np.exp(claimed)[:, None] + _SAME_SIZE * (
+            sizes[:, None] == earlier
+        )
         with np.errstate(divide="ignore"):
-            repeats = np.where(np.isfinite(before), np.log(mixed), claimed)
+            repeats = np.where(np.isfinite(earlier), np.log(mixed), claimed[:, None])
         alternatives = np.column_stack(
             [
                 by_rate,
@@ -319,6 +322,15 @@ class Evidence:
         )
         ratios = np.maximum(alternatives, _NEVER) - np.maximum(claimed, 2 * _NEVER)[:, None]
         return np.where(np.isfinite(ratios), ratios, 0.0)
+
+    def _earlier_batches(self, sizes: Floats, rates: Floats) -> Floats:
+        """The sizes one step and one pass, 1 / q steps, before; NaN where there are none."""
+        past = len(self._batches)
+        batches = np.concatenate([self._batches, sizes])
+        self._batches = batches[-_MOST_STEPS:]
+        lags = np.column_stack([np.ones(len(rates)), np.maximum(np.round(1 / rates), 1)])
+        before = past + np.arange(len(sizes))[:, None] - lags.astype(int)
+        return np.where(before >= 0, batches[np.maximum(before, 0)], nan)
 
     def _of_cuts(self, sizes: Floats, trials: float, rates: Floats, claimed: Floats) -> Floats:
         """Log ratios of sizes between the extremes so far: the others are cut away or left out."""
@@ -375,7 +387,7 @@ class Evidence:
             "last": self._last,
             "history": self._history[: self._num_past].astype(np.float32),
             "num_past": self._num_past,
-            "last_batch": self._last_batch,
+            "batches": self._batches,
             "extremes": self._extremes,
             "pass": self._pass,
             "num_steps": self.num_steps,
@@ -387,7 +399,7 @@ class Evidence:
         self._history[: len(state["history"])] = state["history"]
         self._num_past = int(state["num_past"])
         self._extremes, self._pass = np.array(state["extremes"]), np.array(state["pass"])
-        self._last_batch, self.num_steps = float(state["last_batch"]), int(state["num_steps"])
+        self._batches, self.num_steps = np.array(state["batches"]), int(state["num_steps"])
 
 
 def _flat(ratios: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Watches a training with Opacus: one line before the loop, and one after it."""
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import nan
@@ -209,6 +209,7 @@ class WatchedOptimizer:
         self._local: NoiseSeen | None = None
         self._last_settings: StepSettings | None = None
         self._is_trial = False  # whether gradients of ours are being clipped
+        self._elsewhere = ""
         self._removers: list[Callable[[], object]] = []
 
     @property
@@ -228,7 +229,15 @@ class WatchedOptimizer:
         original = optimizer.original_optimizer
         self._removers.append(original.register_step_pre_hook(self._before_step).remove)
         self._removers.append(original.register_step_post_hook(self._after_step).remove)
-        self._beside = Unchanged(self._model.without(_trained_by_optimizers(optimizer)))
+        self._beside = Unchanged(self._model.without(_trained_by([optimizer, *_optimizers()])))
+        own = _trained_by([optimizer])
+        if elsewhere := [
+            name for name in self._model.without(own) if name not in self._beside.names
+        ]:
+            self.recorder.not_seen = self._elsewhere = (
+                f"{listed(elsewhere)}, which another private optimizer trains: its steps are in no"
+                " epsilon here"
+            )
         # A frozen model may be large: looking at it costs as much as at what is trained.
         share = self._beside.size // max(1, self._own.size)
         self._steps_between = min(max(1, share), _STEPS_BETWEEN_LOOKS)
@@ -313,7 +322,8 @@ class WatchedOptimizer:
             return
         with self._buffers.paused():  # passes are repeated
             changed = self._statistics.changed_names()
-        self.recorder.not_seen = self._statistics.not_seen
+        parts = (self._elsewhere, self._statistics.not_seen)
+        self.recorder.not_seen = "; ".join(filter(None, parts))
         if changed:
             self._contradiction(
                 "released_statistics",
@@ -681,9 +691,9 @@ def _optimizers() -> list[Any]:
     return living_objects((DPOptimizer,))
 
 
-def _trained_by_optimizers(optimizer: Any) -> set[int]:
-    """Identities of all parameters that some private optimizer trains."""
-    groups = [group for each in [optimizer, *_optimizers()] for group in each.param_groups]
+def _trained_by(optimizers: Iterable[Any]) -> set[int]:
+    """Identities of all parameters that some of the optimizers train."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return {id(parameter) for group in groups for parameter in group["params"]}
 
 

@@ -18,10 +18,13 @@ class Unchanged:
 
     A norm takes one pass and is compared bit by bit. PyTorch's counters of changes take none, but
     do not count those through `.data`.
+
+    Attributes:
+        names: of the tensors.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._names, self._tensors = [*tensors], [*tensors.values()]
+        self.names, self._tensors = [*tensors], [*tensors.values()]
         self._norms: Tensor | None = None
 
     @property
@@ -52,9 +55,7 @@ class Unchanged:
         if bool(same.all()):
             return []
         return [
-            name
-            for name, as_before in zip(self._names, same.tolist(), strict=True)
-            if not as_before
+            name for name, as_before in zip(self.names, same.tolist(), strict=True) if not as_before
         ]
 
 

@@ -414,6 +414,11 @@ def split_at_random(rng, step):
     return np.random.default_rng(step // 5).multinomial(RECORDS, [0.2] * 5)[step % 5]
 
 
+def pass_again(rng, step):
+    """The batches of the first pass, again and again."""
+    return np.random.default_rng(step % 5).binomial(RECORDS, RATE)
+
+
 def left_out(rng, step):
     return next(size for size in rng.binomial(RECORDS, RATE, 99) if size <= 105)
 
@@ -426,6 +431,7 @@ BATCHES = {
     "passes as data last": (as_data_last, 20, "batch_passes|batch_rate"),
     "more often, of a quarter": (poisson(RECORDS // 4, rate=4 * RATE), 60, "batch_records"),
     "fixed": (lambda rng, step: 100, 8, "batch_repeats"),
+    "pass after pass": (pass_again, 13, "batch_repeats"),
     "too many": (poisson(rate=1.3 * RATE), 25, "batch_rate|batch_spread"),
     "too few": (poisson(rate=0.75 * RATE), 25, "batch_rate|batch_spread"),
     "too spread": (lambda rng, step: rng.choice([60, 140]), 12, "batch_spread|batch_rate"),

@@ -352,6 +352,29 @@ def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
     assert (not_seen in found.recorder.not_seen) == (keeps == "average, once")
 
 
+def test_what_another_private_optimizer_trains_is_named_and_no_alarm():
+    """Each of two engines knows its own steps alone; whether somebody adds them up is not known."""
+    layers = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+    made = build(module=layers, trained=layers[0])
+    second = DPOptimizer(
+        torch.optim.SGD(layers[2].parameters(), lr=0.1), noise_multiplier=SIGMA, max_grad_norm=1.0,
+        expected_batch_size=50,
+    )  # fmt: skip
+
+    def step(_: int) -> None:
+        second.step()
+        second.zero_grad()
+
+    found = watched(made, partial(run, epochs=1, after=step), **QUIET)
+    assert found.alarm is None
+    named = (
+        "not seen: 2.weight, 2.bias, which another private optimizer trains: its steps are in no"
+    )
+    assert named in " ".join(str(found.result(delta=1e-5)).split())
+    alone = watched(build(module=nn.Linear(FEATURES, 2)), partial(run, epochs=1), **QUIET)
+    assert alone.recorder.not_seen == ""
+
+
 @torch.no_grad()
 def averaged(made):
     """Through `.data`, which PyTorch does not count as a change."""
