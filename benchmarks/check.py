@@ -2,7 +2,7 @@
 
     python -m benchmarks.check [--lists LIST ...] [--other-settings] [--seed N] [--write]
 
-Prints two tables for each list: `main`, `further`, and `blind`, `second` and `third`, which were
+Prints two tables for each list: `main`, `further`, and five, `blind`, `second` and so on, that were
 written from the documentation alone. `--write` keeps all rows in docs/results/check-loops.tsv.
 """
 
@@ -11,22 +11,18 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
 
 from benchmarks import (
-    blind_loops,
-    blind_right_loops,
     further_loops,
     jax_loops,
     loops,
-    second_blind_loops,
-    second_blind_right_loops,
-    third_blind_loops,
-    third_blind_right_loops,
     unseen_clipping_loops,
     unseen_loops,
     unseen_noise_loops,
@@ -62,13 +58,24 @@ def named(loops: Mapping[str, tuple[Callable[..., Any], str, object]]) -> tuple[
     return tuple(Loop(name, train) for name, (train, *_) in loops.items())
 
 
+BLIND = ("blind", "second", "third", "fourth", "fifth")
+
+
+def blind(title: str, part: str) -> ModuleType:
+    """A module of a list that was written from the documentation alone, such as its `models`."""
+    return import_module(
+        f"benchmarks.{title.removesuffix('blind')}_blind_{part}".replace("._", ".")
+    )
+
+
 # Wrong loops and right ones.
 LISTS = {
     "main": ((*WRONG, *NOT_FOUND), RIGHT),
     "further": (further_loops.WRONG, further_loops.RIGHT),
-    "blind": (named(blind_loops.WRONG), named(blind_right_loops.RIGHT)),
-    "second": (named(second_blind_loops.WRONG), named(second_blind_right_loops.RIGHT)),
-    "third": (named(third_blind_loops.WRONG), named(third_blind_right_loops.RIGHT)),
+    **{
+        title: (named(blind(title, "loops").WRONG), named(blind(title, "right_loops").RIGHT))
+        for title in BLIND
+    },
 }
 
 

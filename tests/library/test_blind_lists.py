@@ -6,15 +6,8 @@ import pytest
 import torch
 from sampling import some_of
 
-from benchmarks import (
-    blind_models,
-    blind_trainings,
-    second_blind_models,
-    second_blind_trainings,
-    third_blind_models,
-    third_blind_trainings,
-)
-from benchmarks.check import LISTS
+from benchmarks import blind_trainings
+from benchmarks.check import BLIND, LISTS, blind
 from dpcanary import watch
 from dpcanary.own_training import check_model
 
@@ -22,46 +15,58 @@ from dpcanary.own_training import check_model
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def cases(first, second, third) -> dict[str, tuple]:
-    """Of the modules of three lists: what builds or trains, and whether it is right."""
+def cases(part: str) -> dict[str, tuple]:
+    """Of a part of all lists: what builds or trains, and whether it is right."""
     return {
         f"{title}: {name}": (entry[0], is_right)
-        for title, module in (("blind", first), ("second", second), ("third", third))
-        for entries, is_right in ((module.WRONG, False), (module.RIGHT, True))
-        for name, entry in entries.items()
+        for title in BLIND
+        for is_right in (False, True)
+        for name, entry in vars(blind(title, part))["RIGHT" if is_right else "WRONG"].items()
     }
 
 
-MODELS = cases(blind_models, second_blind_models, third_blind_models)
-TRAININGS = cases(blind_trainings, second_blind_trainings, third_blind_trainings)
+def model_of(title: str, case):
+    """Module, records and loss, if there is one: each list has its own form."""
+    if title == "blind":
+        return case.module, case.records, case.loss
+    if title == "fifth":
+        return case
+    built, records = case
+    if title == "fourth":
+        built = built()
+    module, *loss = built if isinstance(built, tuple) else (built,)
+    return module, records, *loss
+
+
+MODELS, TRAININGS = cases("models"), cases("trainings")
 # Its infinite gradients are masked.
 RIGHT_BY_MISTAKE = {"second: infinite_root"}
 # Private, and called wrong: docs/check.md says so.
 CALLED_WRONG = {
-    *("outliers_dropped", "random_coordinates", "centred_on_noisy_average"),
+    *("outliers_dropped", "random_coordinates", "centred_on_noisy_average", "public subspace"),
     *("budgets with their noise", "bound that adapts privately"),
 }
-# A leak, and not found: gradients at parameters that half of a batch has moved without noise.
-MISSED = {"first half moves before the noise"}
+# Leaks, and not found: noise from a generator with the seed of that for the batches.
+MISSED = {"one seed for batches and noise"}
+# Not found, as nothing of them is in what is watched: earlier steps, and data before the training.
+NOT_WATCHED = {
+    *("fourth: resumed without accountant", "fifth: second_optimizer_with_its_own_engine"),
+    "fifth: standardised_by_private_statistics",
+}
 LOOPS = [
     (loop, is_right)
-    for title in ("blind", "second", "third")
+    for title in BLIND
     for loops, is_right in zip(LISTS[title], (False, True), strict=True)
     for loop in loops
 ]
 QUICK = {"gradients at clean parameters", "kept in a ball"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_of(MODELS, 2))
 def test_models(name):
     torch.manual_seed(0)
     build, is_right = MODELS[name]
-    case = build()
-    if name.startswith("blind"):
-        module, records, loss = case.module, case.records, case.loss
-    else:
-        (module, loss), records = case
-    result = check_model(module, records, loss)
+    result = check_model(*model_of(name.partition(":")[0], build()))
     assert result.passes == (is_right or name in RIGHT_BY_MISTAKE), str(result)
 
 
@@ -87,7 +92,7 @@ def test_watched_trainings(name):
     torch.manual_seed(0)
     train, is_right = TRAININGS[name]
     result = train(partial(watch, seed=1)) if name in IN_ALL_RUNS else train()
-    assert (result.alarm is None) == is_right, str(result)
+    assert (result.alarm is None) == (is_right or name in NOT_WATCHED), str(result)
 
 
 def test_a_buffer_that_the_loop_writes_raises_the_alarm():
