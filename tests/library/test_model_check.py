@@ -638,6 +638,10 @@ def test_what_the_verdict_advises_on_a_transformer_without_position_ids_makes_it
     assert check_model(bert(), batch | {"position_ids": positions}, num_records=3).passes
     with pytest.raises(InputError, match=r"12 labels, and an input has shape \(1, 7\)"):
         check_model(bert(), batch | {"position_ids": positions[:1]}, num_records=3)
+    rows = [{"text": "a", **{name: own[row] for name, own in batch.items()}} for row in range(12)]
+    for records in (rows, batch | {"text": ["a"] * 12}):
+        with pytest.raises(InputError, match="'text' of the records is no tensor of numbers: drop"):
+            check_model(bert(), records, num_records=3)
 
 
 def test_the_own_loss_is_that_of_the_model_for_every_record():

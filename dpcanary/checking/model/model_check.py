@@ -246,6 +246,12 @@ def _batch_of(records: Any, count: int) -> Batch:
         )
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
+    named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
+    for name, value in named.items():
+        if not all(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
+            raise InputError(
+                f"{name!r} of the records is no tensor of numbers: drop it, or make it one"
+            )
     for tensor in tree_leaves(inputs):
         if len(tensor) != len(labels):
             raise InputError(
@@ -590,7 +596,7 @@ def _clipping(
     return Finding(
         name,
         expected,
-        f"sums within {error:.2g} C",
+        f"sums of autograd's gradients within {error:.2g} C",
         error <= limit,
         "what one record adds to the sum is not bounded by C",
     )
