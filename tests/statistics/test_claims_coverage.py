@@ -87,3 +87,5 @@ def test_so_many_runs_as_needed_have_the_power(mu, part, power, num_audits):
     num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=power)
     bounds = bounds_of(gaussian(mu), num_runs, num_audits)
     assert abs((bounds > exceed).mean() - power) <= 0.06
+    fewer = bounds_of(gaussian(mu), 2 * int(0.42 * num_runs), num_audits)
+    assert (fewer > exceed).mean() < power
