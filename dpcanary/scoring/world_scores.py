@@ -40,6 +40,7 @@ _PAIRS = (
 # A column that is 1 for records in the training data; LiRA calls it keep.
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
+_JOIN = "save them as one table, with a column score and a column world (0 for the first world)"
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def read_world_scores(
 
     Args:
         path: the file, or the folder.
-        other: a file with the scores of world 1, if those of world 0 are in `path`; or with the
-            membership of each score of `path`, as truth values.
+        other: a file with the scores of world 1, if those of world 0 are in `path`. If one of the
+            files holds only 0 and 1, or truth values, it says which scores of the other one are of
+            members.
         score: the column or array of scores.
         world: that of worlds.
         world0: the label of world 0, in which high scores are expected, such as `member`; or the
@@ -114,7 +116,7 @@ def read_world_scores(
         return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
     if pair := _pair(path, columns, score=score, world0=world0):
         for name in pair:
-            if np.isin(columns[name], (0, 1)).all():
+            if _are_truth_values(columns[name]):
                 raise InputError(
                     f"{path}: {name} holds truth values, not scores: name the scores by"
                     " --score-column, and what says the world by --world-column"
@@ -250,16 +252,35 @@ def _pair(
 
 def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> WorldScores:
     """Scores of world 0 and of world 1; or all scores, and whether each is of a member."""
-    first = _only(path, columns, score)
-    second = _only(other, columns_of_file(other), score)
-    if second.dtype == np.bool_:
-        return _of_members(path, first, second)
+    files = [
+        (path, _only(path, columns, score)),
+        (other, _only(other, columns_of_file(other), score)),
+    ]
+    truths = [_are_truth_values(values) for _, values in files]
+    if all(truths):  # Truth values are not scores if the others are numbers.
+        truths = [values.dtype == np.bool_ for _, values in files]
+        if truths[0] == truths[1]:
+            raise InputError(
+                f"{path} and {other} hold only 0 and 1, which may be scores or truth values;"
+                f" {_JOIN}"
+            )
+    if any(truths):
+        (scored, scores), (keep, is_member) = files if truths[1] else files[::-1]
+        if len(np.unique(is_member)) == 1:
+            raise InputError(
+                f"{keep} holds only {is_member.flat[0]}: as truth values, these name no second"
+                f" world; if they are scores, {_JOIN}"
+            )
+        return _of_members(scored, scores, keep, is_member)
     return WorldScores(
-        _scores(path, "score", first),
-        _scores(other, "score", second),
+        *(_scores(file, "score", values) for file, values in files),
         names=(path.name, other.name),
         of_membership=_is_known(path.stem, other.stem),
     )
+
+
+def _are_truth_values(values: NDArray[Any]) -> bool:
+    return values.size > 0 and bool(np.isin(values, (0, 1)).all())
 
 
 def _only(path: Path, columns: Columns, score: str) -> NDArray[Any]:
@@ -283,16 +304,20 @@ def _of_lira(folder: Path) -> WorldScores:
     path = there[-1]
     [scores] = columns_of_file(path).values()
     [keep] = columns_of_file(folder / _LIRA).values()
-    return _of_members(path, scores, keep[: len(scores)].astype(bool))
+    return _of_members(path, scores, folder / _LIRA, keep[: len(scores)])
 
 
-def _of_members(path: Path, scores: NDArray[Any], is_member: NDArray[np.bool_]) -> WorldScores:
+def _of_members(
+    path: Path, values: NDArray[Any], keep: Path, is_member: NDArray[Any]
+) -> WorldScores:
     """Scores of shape (n,) or (n, augmentations), and which of them are of members."""
-    if scores.ndim == 2:
-        scores = scores.mean(axis=1)
-    scores = _scores(path, "score", scores)
+    scores = _scores(path, "score", values.mean(axis=1) if values.ndim == 2 else values)
     if is_member.shape != scores.shape:
-        raise InputError(f"{path}: {len(scores)} scores, and {is_member.size} truth values")
+        raise InputError(
+            f"{path}: {len(scores)} scores, and {is_member.size} truth values in {keep}, which"
+            f" must be one for each score: the shapes are {values.shape} and {is_member.shape}"
+        )
+    is_member = is_member.astype(bool)
     names = ("member", "nonmember")
     return WorldScores(scores[is_member], scores[~is_member], names=names, of_membership=True)
 

@@ -409,8 +409,33 @@ def test_truth_values_are_not_taken_for_scores(tmp_path):
     both = {"world0_scores": FIRST, "world1_scores": SECOND}
     assert bound == pytest.approx(estimate_epsilon(**both, delta=1e-6).epsilon_lower)
     first, second = map(Path, two_files(tmp_path, FIRST, IS_FIRST))
-    with pytest.raises(InputError, match="90 scores, and 170 truth values"):
+    with pytest.raises(InputError, match="90 scores, and 170 truth values") as refusal:
         read_world_scores(first, second)
+    assert "the shapes are (90,) and (170,)" in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
+@pytest.mark.parametrize("options", [[], ["--one-run"]])
+def test_truth_values_are_membership_in_whichever_file_they_are(kind, options, tmp_path):
+    """In either order of the files, in any type, the bound is that of members and others."""
+    table = saved(tmp_path, score=JOINED, member=1 * IS_FIRST)
+    of_table = as_json("estimate", table, "--delta", "1e-6", *options)
+    assert of_table["bounds"][0]["epsilon_lower"] > 0.5
+    keep = IS_FIRST.astype(kind)
+    for arrays in ((JOINED, keep), (keep, JOINED)):
+        files = two_files(tmp_path, *arrays)
+        assert as_json("estimate", *files, "--delta", "1e-6", *options) == of_table
+
+
+@pytest.mark.parametrize(("first", "second", "message"), [
+    (IS_FIRST, FIRST, "second.npy: 90 scores, and 170 truth values in"),
+    (1.0 * IS_FIRST, 1 * IS_FIRST, "which may be scores or truth values; save them as one table"),
+    (IS_FIRST, ~IS_FIRST, "which may be scores or truth values; save them as one table"),
+    (np.ones(90), FIRST, "first.npy holds only 1.0: as truth values, these name no second world; if"),
+])  # fmt: skip
+def test_two_files_that_may_be_scores_or_truth_values_are_refused(first, second, message, tmp_path):
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_world_scores(*map(Path, two_files(tmp_path, first, second)))
 
 
 PAIR = np.array([1.5, 0.25])
