@@ -425,10 +425,10 @@ def _scores_in_words(
         " names it."
     )
     return (
-        f"{' and '.join(map(str, paths))}: {len(scores.world0):,} scores of world 0{name0}, {len(scores.world1):,} of"
-        f" world 1{name1}.{about} Without an assumption on the mechanism (rule simultaneous,"
-        f" conversion direct), a perfect attack would show {rounded_down(ceiling)} from so many"
-        " scores."
+        f"{' and '.join(map(str, paths))}: {len(scores.world0):,} scores of world 0{name0},"
+        f" {len(scores.world1):,} of world 1{name1}.{about} Without an assumption on"
+        f" the mechanism (rule simultaneous, conversion direct), a perfect attack would show"
+        f" {rounded_down(ceiling)} from so many scores."
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _READ: dict[str, Callable[[Path], Columns]] = {
     ".npz": lambda path: read_npz(path),
     ".npy": lambda path: _read_npy(path),
     ".json": lambda path: _read_json(path),
-    ".csv": lambda path: _of_table(path, pd.read_csv(path)),
+    ".csv": lambda path: _of_table(path, _read_csv(path)),
     ".tsv": lambda path: _of_table(path, pd.read_csv(path, sep="\t")),
     ".parquet": lambda path: _of_table(path, _read_parquet(path)),
 }
@@ -125,6 +125,11 @@ def read_world_scores(
         is_plain = _plain(pair[0]) == "world0"
         names = None if is_plain else pair
         return WorldScores(first, second, names=names, of_membership=_is_known(*pair))
+    if len(columns) == 1:
+        raise InputError(
+            f"{path} holds {next(iter(columns))} alone: give the file of the other world too, that"
+            " of world 0 first (as members.npy others.npy); or a table with a column of worlds"
+        )
     if world not in columns and world == "world":
         world = next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
     for name, option in ((score, "--score-column"), (world, "--world-column")):
@@ -176,6 +181,24 @@ def columns_of_file(path: Path) -> Columns:
         raise InputError(f"{path} cannot be read as a table: {error}") from None
 
 
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A table with commas; or with semicolons, as spreadsheets write it, and decimal commas."""
+    with path.open(encoding="utf-8-sig") as file:
+        header = file.readline()
+    has_semicolons = header.count(";") > header.count(",")
+    table = pd.read_csv(path, sep=";" if has_semicolons else ",")
+    if not table.index.equals(pd.RangeIndex(len(table))):
+        raise InputError(
+            f"{path}: its rows have more values than its header has names: name the column of row"
+            " numbers; or, if these are decimal commas, write points"
+        )
+    if not has_semicolons:
+        return table
+    with_decimal_commas = pd.read_csv(path, sep=";", decimal=",")
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    return table.assign(**{str(name): with_decimal_commas[name] for name in texts})
+
+
 def _read_parquet(path: Path) -> pd.DataFrame:
     if not is_installed("pyarrow"):
         raise InputError(
@@ -200,17 +223,31 @@ def _read_npy(path: Path) -> Columns:
 
 
 def _read_json(path: Path) -> Columns:
-    """A list of objects, one for each score; or an object of lists."""
+    """A list of objects, one for each score; or an object of lists.
+
+    Beside lists of two known names, what is not a list is left out, as a name of the attack.
+    """
     with reading(path, what="is not JSON", remedy="give lists of numbers by name"):
         content = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
         return _of_table(path, pd.DataFrame(content))
-    if isinstance(content, dict) and all(isinstance(values, list) for values in content.values()):
-        return {name: np.asarray(values) for name, values in content.items()}
-    raise InputError(
+    described = (
         f"{path} must hold an object with lists of scores, as"
         ' {"member": [...], "nonmember": [...]}, or a list of objects'
     )
+    if not isinstance(content, dict):
+        raise InputError(described)
+    lists = {name: values for name, values in content.items() if isinstance(values, list)}
+    others = [name for name in content if name not in lists]
+    if others and _known_pair(lists) is None:
+        name, value = others[0], content[others[0]]
+        remedy = (
+            f"is an object: take its lists ({', '.join(value)}) out of it"
+            if isinstance(value, dict)
+            else "is not a list: remove it"
+        )
+        raise InputError(f"{described}; {name!r} {remedy}")
+    return {name: np.asarray(values) for name, values in lists.items()}
 
 
 def _plain(name: str) -> str:
@@ -221,6 +258,15 @@ def _plain(name: str) -> str:
 def _is_known(first: str, second: str) -> bool:
     """Whether these are arrays of members and of others."""
     return (_plain(first), _plain(second)) in _PAIRS[1:]
+
+
+def _known_pair(names: Iterable[str]) -> tuple[str, str] | None:
+    """The names of world 0 and world 1, if two of these are known to be such."""
+    plain = {_plain(name): name for name in names}
+    for first, second in _PAIRS:
+        if first in plain and second in plain:
+            return plain[first], plain[second]
+    return None
 
 
 def _pair(
@@ -236,10 +282,8 @@ def _pair(
     if world0 is not None and world0 in columns and len(columns) == 2:
         [second] = {*columns} - {world0}
         return world0, second
-    plain = {_plain(name): name for name in columns}
-    for first, second in _PAIRS:
-        if first in plain and second in plain:
-            return plain[first], plain[second]
+    if pair := _known_pair(columns):
+        return pair
     if len(columns) == 2 and path.suffix in (".npz", ".json"):
         first, second = columns
         raise InputError(
