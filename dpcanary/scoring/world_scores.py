@@ -301,13 +301,10 @@ def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> Worl
         (other, _only(other, columns_of_file(other), score)),
     ]
     truths = [_are_truth_values(values) for _, values in files]
-    if all(truths):  # Truth values are not scores if the others are numbers.
-        truths = [values.dtype == np.bool_ for _, values in files]
-        if truths[0] == truths[1]:
-            raise InputError(
-                f"{path} and {other} hold only 0 and 1, which may be scores or truth values;"
-                f" {_JOIN}"
-            )
+    if all(truths):
+        raise InputError(
+            f"{path} and {other} hold only 0 and 1, which may be scores or truth values; {_JOIN}"
+        )
     if any(truths):
         (scored, scores), (keep, is_member) = files if truths[1] else files[::-1]
         if len(np.unique(is_member)) == 1:
@@ -316,8 +313,10 @@ def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> Worl
                 f" world; if they are scores, {_JOIN}"
             )
         return _of_members(scored, scores, keep, is_member)
+    first, second = (_scores(file, "score", values) for file, values in files)
     return WorldScores(
-        *(_scores(file, "score", values) for file, values in files),
+        first,
+        second,
         names=(path.name, other.name),
         of_membership=_is_known(path.stem, other.stem),
     )

@@ -442,7 +442,7 @@ def test_truth_values_are_membership_in_whichever_file_they_are(kind, options, t
 
 @pytest.mark.parametrize(("first", "second", "message"), [
     (IS_FIRST, FIRST, "second.npy: 90 scores, and 170 truth values in"),
-    (1.0 * IS_FIRST, 1 * IS_FIRST, "which may be scores or truth values; save them as one table"),
+    (1.0 * IS_FIRST, IS_FIRST, "which may be scores or truth values; save them as one table"),
     (IS_FIRST, ~IS_FIRST, "which may be scores or truth values; save them as one table"),
     (np.ones(90), FIRST, "first.npy holds only 1.0: as truth values, these name no second world"),
 ])  # fmt: skip
