@@ -358,7 +358,8 @@ def _of_members(
     if is_member.shape != scores.shape:
         raise InputError(
             f"{path}: {len(scores)} scores, and {is_member.size} truth values in {keep}, which"
-            f" must be one for each score: the shapes are {values.shape} and {is_member.shape}"
+            f" must be one for each score: the shapes are {values.shape} and {is_member.shape}; if"
+            f" they are scores, {_JOIN}"
         )
     is_member = is_member.astype(bool)
     names = ("member", "nonmember")

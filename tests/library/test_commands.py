@@ -424,7 +424,7 @@ def test_truth_values_are_not_taken_for_scores(tmp_path):
     first, second = map(Path, two_files(tmp_path, FIRST, IS_FIRST))
     with pytest.raises(InputError, match="90 scores, and 170 truth values") as refusal:
         read_world_scores(first, second)
-    assert "the shapes are (90,) and (170,)" in str(refusal.value)
+    assert "shapes are (90,) and (170,); if they are scores, save them" in str(refusal.value)
 
 
 @pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
