@@ -56,7 +56,8 @@ def estimate(
             help="A .csv, .tsv or .parquet table with a column of scores and one of worlds; an .npz"
             " or .json file with the same as arrays, or with two arrays, such as member and"
             " nonmember; scores/AUDIT.npz of an experiment; or the folder of one model of LiRA. Or"
-            " two files: the scores of world 0, and those of world 1.",
+            " two files: the scores of world 0, and those of world 1; or scores, and truth values"
+            " (1: member).",
             show_default=False,
         ),
     ] = None,
@@ -424,10 +425,10 @@ def _scores_in_words(
         " names it."
     )
     return (
-        f"{paths[0]}: {len(scores.world0):,} scores of world 0{name0}, {len(scores.world1):,} of"
-        f" world 1{name1}.{about} Without an assumption on the mechanism (rule simultaneous,"
-        f" conversion direct), a perfect attack would show {rounded_down(ceiling)} from so many"
-        " scores."
+        f"{' and '.join(map(str, paths))}: {len(scores.world0):,} scores of world 0{name0},"
+        f" {len(scores.world1):,} of world 1{name1}.{about} Without an assumption on"
+        f" the mechanism (rule simultaneous, conversion direct), a perfect attack would show"
+        f" {rounded_down(ceiling)} from so many scores."
     )
 
 

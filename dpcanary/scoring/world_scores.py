@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _READ: dict[str, Callable[[Path], Columns]] = {
     ".npz": lambda path: read_npz(path),
     ".npy": lambda path: _read_npy(path),
     ".json": lambda path: _read_json(path),
-    ".csv": lambda path: _of_table(path, pd.read_csv(path)),
+    ".csv": lambda path: _of_table(path, _read_csv(path)),
     ".tsv": lambda path: _of_table(path, pd.read_csv(path, sep="\t")),
     ".parquet": lambda path: _of_table(path, _read_parquet(path)),
 }
@@ -40,6 +40,7 @@ _PAIRS = (
 # A column that is 1 for records in the training data; LiRA calls it keep.
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
+_JOIN = "save them as one table, with a column score and a column world (0 for the first world)"
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def read_world_scores(
 
     Args:
         path: the file, or the folder.
-        other: a file with the scores of world 1, if those of world 0 are in `path`; or with the
-            membership of each score of `path`, as truth values.
+        other: a file with the scores of world 1, if those of world 0 are in `path`. If one of the
+            files holds only 0 and 1, or truth values, it says which scores of the other one are of
+            members.
         score: the column or array of scores.
         world: that of worlds.
         world0: the label of world 0, in which high scores are expected, such as `member`; or the
@@ -114,7 +116,7 @@ def read_world_scores(
         return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
     if pair := _pair(path, columns, score=score, world0=world0):
         for name in pair:
-            if np.isin(columns[name], (0, 1)).all():
+            if _are_truth_values(columns[name]):
                 raise InputError(
                     f"{path}: {name} holds truth values, not scores: name the scores by"
                     " --score-column, and what says the world by --world-column"
@@ -123,6 +125,11 @@ def read_world_scores(
         is_plain = _plain(pair[0]) == "world0"
         names = None if is_plain else pair
         return WorldScores(first, second, names=names, of_membership=_is_known(*pair))
+    if len(columns) == 1:
+        raise InputError(
+            f"{path} holds {next(iter(columns))} alone: give the file of the other world too, that"
+            " of world 0 first (as members.npy others.npy); or a table with a column of worlds"
+        )
     if world not in columns and world == "world":
         world = next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
     for name, option in ((score, "--score-column"), (world, "--world-column")):
@@ -174,6 +181,24 @@ def columns_of_file(path: Path) -> Columns:
         raise InputError(f"{path} cannot be read as a table: {error}") from None
 
 
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A table with commas; or with semicolons, as spreadsheets write it, and decimal commas."""
+    with path.open(encoding="utf-8-sig") as file:
+        header = file.readline()
+    has_semicolons = header.count(";") > header.count(",")
+    table = pd.read_csv(path, sep=";" if has_semicolons else ",")
+    if not table.index.equals(pd.RangeIndex(len(table))):
+        raise InputError(
+            f"{path}: its rows have more values than its header has names: name the column of row"
+            " numbers; or, if these are decimal commas, write points"
+        )
+    if not has_semicolons:
+        return table
+    with_decimal_commas = pd.read_csv(path, sep=";", decimal=",")
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    return table.assign(**{str(name): with_decimal_commas[name] for name in texts})
+
+
 def _read_parquet(path: Path) -> pd.DataFrame:
     if not is_installed("pyarrow"):
         raise InputError(
@@ -198,17 +223,31 @@ def _read_npy(path: Path) -> Columns:
 
 
 def _read_json(path: Path) -> Columns:
-    """A list of objects, one for each score; or an object of lists."""
+    """A list of objects, one for each score; or an object of lists.
+
+    Beside lists of two known names, what is not a list is left out, as a name of the attack.
+    """
     with reading(path, what="is not JSON", remedy="give lists of numbers by name"):
         content = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
         return _of_table(path, pd.DataFrame(content))
-    if isinstance(content, dict) and all(isinstance(values, list) for values in content.values()):
-        return {name: np.asarray(values) for name, values in content.items()}
-    raise InputError(
+    described = (
         f"{path} must hold an object with lists of scores, as"
         ' {"member": [...], "nonmember": [...]}, or a list of objects'
     )
+    if not isinstance(content, dict):
+        raise InputError(described)
+    lists = {name: values for name, values in content.items() if isinstance(values, list)}
+    others = [name for name in content if name not in lists]
+    if others and _known_pair(lists) is None:
+        name, value = others[0], content[others[0]]
+        remedy = (
+            f"is an object: take its lists ({', '.join(value)}) out of it"
+            if isinstance(value, dict)
+            else "is not a list: remove it"
+        )
+        raise InputError(f"{described}; {name!r} {remedy}")
+    return {name: np.asarray(values) for name, values in lists.items()}
 
 
 def _plain(name: str) -> str:
@@ -219,6 +258,15 @@ def _plain(name: str) -> str:
 def _is_known(first: str, second: str) -> bool:
     """Whether these are arrays of members and of others."""
     return (_plain(first), _plain(second)) in _PAIRS[1:]
+
+
+def _known_pair(names: Iterable[str]) -> tuple[str, str] | None:
+    """The names of world 0 and world 1, if two of these are known to be such."""
+    plain = {_plain(name): name for name in names}
+    for first, second in _PAIRS:
+        if first in plain and second in plain:
+            return plain[first], plain[second]
+    return None
 
 
 def _pair(
@@ -234,10 +282,8 @@ def _pair(
     if world0 is not None and world0 in columns and len(columns) == 2:
         [second] = {*columns} - {world0}
         return world0, second
-    plain = {_plain(name): name for name in columns}
-    for first, second in _PAIRS:
-        if first in plain and second in plain:
-            return plain[first], plain[second]
+    if pair := _known_pair(columns):
+        return pair
     if len(columns) == 2 and path.suffix in (".npz", ".json"):
         first, second = columns
         raise InputError(
@@ -250,16 +296,34 @@ def _pair(
 
 def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> WorldScores:
     """Scores of world 0 and of world 1; or all scores, and whether each is of a member."""
-    first = _only(path, columns, score)
-    second = _only(other, columns_of_file(other), score)
-    if second.dtype == np.bool_:
-        return _of_members(path, first, second)
+    files = [
+        (path, _only(path, columns, score)),
+        (other, _only(other, columns_of_file(other), score)),
+    ]
+    truths = [_are_truth_values(values) for _, values in files]
+    if all(truths):
+        raise InputError(
+            f"{path} and {other} hold only 0 and 1, which may be scores or truth values; {_JOIN}"
+        )
+    if any(truths):
+        (scored, scores), (keep, is_member) = files if truths[1] else files[::-1]
+        if len(np.unique(is_member)) == 1:
+            raise InputError(
+                f"{keep} holds only {is_member.flat[0]}: as truth values, these name no second"
+                f" world; if they are scores, {_JOIN}"
+            )
+        return _of_members(scored, scores, keep, is_member)
+    first, second = (_scores(file, "score", values) for file, values in files)
     return WorldScores(
-        _scores(path, "score", first),
-        _scores(other, "score", second),
+        first,
+        second,
         names=(path.name, other.name),
         of_membership=_is_known(path.stem, other.stem),
     )
+
+
+def _are_truth_values(values: NDArray[Any]) -> bool:
+    return values.size > 0 and bool(np.isin(values, (0, 1)).all())
 
 
 def _only(path: Path, columns: Columns, score: str) -> NDArray[Any]:
@@ -283,16 +347,21 @@ def _of_lira(folder: Path) -> WorldScores:
     path = there[-1]
     [scores] = columns_of_file(path).values()
     [keep] = columns_of_file(folder / _LIRA).values()
-    return _of_members(path, scores, keep[: len(scores)].astype(bool))
+    return _of_members(path, scores, folder / _LIRA, keep[: len(scores)])
 
 
-def _of_members(path: Path, scores: NDArray[Any], is_member: NDArray[np.bool_]) -> WorldScores:
+def _of_members(
+    path: Path, values: NDArray[Any], keep: Path, is_member: NDArray[Any]
+) -> WorldScores:
     """Scores of shape (n,) or (n, augmentations), and which of them are of members."""
-    if scores.ndim == 2:
-        scores = scores.mean(axis=1)
-    scores = _scores(path, "score", scores)
+    scores = _scores(path, "score", values.mean(axis=1) if values.ndim == 2 else values)
     if is_member.shape != scores.shape:
-        raise InputError(f"{path}: {len(scores)} scores, and {is_member.size} truth values")
+        raise InputError(
+            f"{path}: {len(scores)} scores, and {is_member.size} truth values in {keep}, which"
+            f" must be one for each score: the shapes are {values.shape} and {is_member.shape}; if"
+            f" they are scores, {_JOIN}"
+        )
+    is_member = is_member.astype(bool)
     names = ("member", "nonmember")
     return WorldScores(scores[is_member], scores[~is_member], names=names, of_membership=True)
 

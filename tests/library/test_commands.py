@@ -312,6 +312,12 @@ def two_files(folder: Path, first: np.ndarray, second: np.ndarray) -> list[str]:
     return [str(folder / "first.npy"), str(folder / "second.npy")]
 
 
+def semicolons(folder: Path, name: str, **columns: Any) -> str:
+    """A table as a spreadsheet writes it where the decimal point is a comma."""
+    pd.DataFrame(columns).to_csv(folder / name, sep=";", decimal=",", index=False)
+    return str(folder / name)
+
+
 def json_of(folder: Path, content: Any) -> list[str]:
     (folder / "a.json").write_text(json.dumps(content))
     return [str(folder / "a.json")]
@@ -335,6 +341,10 @@ OTHER_TOOLS: dict[str, Callable[[Path], list[str]]] = {
     "a column": table("a.csv", "is_member", 1 * IS_FIRST),
     "truth values": table("a.csv", "keep", IS_FIRST),
     "lists": lambda folder: json_of(folder, {"out": SECOND.tolist(), "in": FIRST.tolist()}),
+    "lists beside others": lambda folder: json_of(
+        folder,
+        {"auc": 0.8, "in": FIRST.tolist(), "out": SECOND.tolist(), "tool": "x", "by": {"fpr": [0]}},
+    ),
     "objects": lambda folder: json_of(
         folder, pd.DataFrame({"score": JOINED, "member": IS_FIRST}).to_dict("records")
     ),
@@ -346,6 +356,9 @@ OTHER_FILES: dict[str, Callable[[Path], list[str]]] = {
     "own names": two_arrays("world0_scores", "world1_scores"),
     ".tsv": table("a.tsv", "world", 1 - IS_FIRST),
     ".parquet": table("a.parquet", "world", IS_FIRST, "--world0", "True"),
+    "semicolons": lambda folder: [
+        semicolons(folder, "a.csv", scores=JOINED, world=1.0 - IS_FIRST, text="a, b")
+    ],
     "columns of .npz": table("a.npz", "world", 1 - IS_FIRST),
     "labels": lambda folder: [
         saved(folder, loss=-JOINED, split=LABELS),
@@ -409,8 +422,33 @@ def test_truth_values_are_not_taken_for_scores(tmp_path):
     both = {"world0_scores": FIRST, "world1_scores": SECOND}
     assert bound == pytest.approx(estimate_epsilon(**both, delta=1e-6).epsilon_lower)
     first, second = map(Path, two_files(tmp_path, FIRST, IS_FIRST))
-    with pytest.raises(InputError, match="90 scores, and 170 truth values"):
+    with pytest.raises(InputError, match="90 scores, and 170 truth values") as refusal:
         read_world_scores(first, second)
+    assert "shapes are (90,) and (170,); if they are scores, save them" in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
+@pytest.mark.parametrize("options", [[], ["--one-run"]])
+def test_truth_values_are_membership_in_whichever_file_they_are(kind, options, tmp_path):
+    """In either order of the files, in any type, the bound is that of members and others."""
+    table = saved(tmp_path, score=JOINED, member=1 * IS_FIRST)
+    of_table = as_json("estimate", table, "--delta", "1e-6", *options)
+    assert of_table["bounds"][0]["epsilon_lower"] > 0.5
+    keep = IS_FIRST.astype(kind)
+    for arrays in ((JOINED, keep), (keep, JOINED)):
+        files = two_files(tmp_path, *arrays)
+        assert as_json("estimate", *files, "--delta", "1e-6", *options) == of_table
+
+
+@pytest.mark.parametrize(("first", "second", "message"), [
+    (IS_FIRST, FIRST, "second.npy: 90 scores, and 170 truth values in"),
+    (1.0 * IS_FIRST, IS_FIRST, "which may be scores or truth values; save them as one table"),
+    (IS_FIRST, ~IS_FIRST, "which may be scores or truth values; save them as one table"),
+    (np.ones(90), FIRST, "first.npy holds only 1.0: as truth values, these name no second world"),
+])  # fmt: skip
+def test_two_files_that_may_be_scores_or_truth_values_are_refused(first, second, message, tmp_path):
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_world_scores(*map(Path, two_files(tmp_path, first, second)))
 
 
 PAIR = np.array([1.5, 0.25])
@@ -423,6 +461,8 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.csv", "scored,world\n1.0,0", "has no 'score'; did you mean 'scored'"),
     ("a.csv", "score,label\n1.0,0", "has no 'world'; known: score, label"),
     ("a.csv", "score,world\n1.5,0\n,1\nn/a!,0", "score holds 'n/a!' in row 3, which is no nu"),
+    ("a.csv", "score;world\n1.000,5;0\n2,5;1", "score holds '1.000,5' in row 1, which is no nu"),
+    ("a.csv", "score\n1,5\n2,5", "rows have more values than its header has names: name the"),
     ("a.csv", "score,world\n1.0,0\n,1", "score is missing or NaN in row 2"),
     ("a.csv", "score,world\n1,in\n2,out", "world holds in, out, not 0 and 1; say"),
     ("inn.csv", "score,world\n1,in\n2,out", "is never 'inn'; did you mean 'in'"),
@@ -431,6 +471,9 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("latin.csv", "scoré,world\n1,0\n".encode("latin-1"), "is not in UTF-8, from byte 4 on"),
     ("cut.parquet", b"PAR1 PAR", "cannot be read as a table"),
     ("a.json", '{"member": 3.0}', "must hold an object with lists of scores"),
+    ("a.json", '{"auc": 0.8, "high": [1.0]}', "; 'auc' is not a list: remove it"),
+    ("a.json", '{"a": {"in": [1], "out": [0]}}', "'a' is an object: take its lists (in, out) ou"),
+    ("in.npy", PAIR, "holds in alone: give the file of the other world too, that of world 0 first"),
     ("objects.npy", np.array([{}]), "is not an array of numbers"),
     ("a.npz", {"score": np.ones((2, 2)), "world": [0, 1]}, "shape (2, 2); it must have one sc"),
     ("a.npz", {"score": np.ones(3), "world": [0, 1]}, "3 scores, and 2 worlds"),
