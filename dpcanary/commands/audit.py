@@ -294,7 +294,7 @@ def _check_images(source: str, model: str) -> None:
             3: "give --model convnet --image-size 32",
         }
         raise InputError(
-            f"{source} holds images, and model {model} takes flat features: {instead[channels]}"
+            f"{source} holds images, and model {model} takes flat features; {instead[channels]}"
         )
 
 

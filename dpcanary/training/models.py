@@ -214,9 +214,9 @@ def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
     if kind in (ModelKind.LINEAR, ModelKind.MLP):
         if len(shape) != 1:
             raise InputError(
-                f"model {kind} takes flat features, not of shape {shape}: for images, set"
-                " model: convnet (image_size: 32 in the dataset scales colour images in a folder to"
-                " what it takes), or in a config an encoder of the dataset"
+                f"model {kind} takes flat features, not of shape {shape}: for images, use model"
+                " convnet (with image_size 32 in the dataset, if it is a folder of colour images),"
+                " or in a config an encoder"
             )
         return
     any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
