@@ -26,6 +26,8 @@ _SILENT = {
     LogEvent.DEBUG_DAG, LogEvent.GROUP_INFO, LogEvent.RESOURCES_INFO, LogEvent.RULEGRAPH,
     LogEvent.SHELLCMD, LogEvent.WORKFLOW_STARTED, LogEvent.PROGRESS,
 }  # fmt: skip
+# Not counted: the sum of all rules, and the rule that only asks for all results.
+_NO_WORK = ("total", "all")
 # Said of every failed run, whose reasons are printed besides, and of every failed job, of which
 # its own message says more.
 _FAILED = ("At least one job did not complete successfully", "RuleException:\nCalledProcessError ")
@@ -84,6 +86,7 @@ class LogHandler(LogHandlerBase):
         # with a traceback for every line of the log.
         logging.raiseExceptions = False
         self._progress = WorkflowProgress(done=self._done)
+        self._jobs_without_work: set[object] = set()
         self._logs: dict[object, Path] = {}
         self._progress_of_jobs: dict[object, tuple[float, float]] = {}
         self._is_interrupted = False
@@ -121,8 +124,14 @@ class LogHandler(LogHandlerBase):
         values, now = vars(record), record.created
         match event:
             case LogEvent.RUN_INFO:
-                counts = {rule: count for rule, count in values["stats"].items() if rule != "total"}
+                stats = values["stats"].items()
+                counts = {rule: count for rule, count in stats if rule not in _NO_WORK}
                 self._progress.plan(counts, now)
+            case LogEvent.JOB_INFO if values["rule_name"] in _NO_WORK:
+                self._jobs_without_work.add(values["jobid"])
+                return
+            case LogEvent.JOB_FINISHED if values["job_id"] in self._jobs_without_work:
+                return
             case LogEvent.JOB_INFO:
                 what = values["rule_msg"] or values["rule_name"]
                 if values["log"]:

@@ -114,6 +114,8 @@ def _figures(*, several_slots: bool) -> Sequence[str]:
 
 CONFIG, COST, ARRAYS = "audit.yaml", "cost.yaml", "arrays.npz"
 PREPARATION = "preparation.yaml"
+# What another config would replace: a run that was refused before any job has none of it.
+_RESULTS = ("summary.tsv", "shards/*/*.npz")
 
 
 def audit(
@@ -284,7 +286,8 @@ def run_audit(
             write_text(kept, preparation)
         # A cost is estimated of a config that may never be run.
         path = results / (COST if targets else CONFIG)
-        if write_config(path, config, by=by) and not targets:
+        has_results = any(any(results.glob(name)) for name in _RESULTS)
+        if write_config(path, config, by=by) and has_results and not targets:
             print(
                 f"note: {results.name} had another config, whose results are replaced; give a name"
                 " to keep both",

@@ -42,7 +42,8 @@ def audit(
         typer.Option(
             help="A .npz file with arrays features and labels (or X and y); a .parquet, .csv or"
             " .tsv table with a column of labels; a folder of .parquet files, or with a folder of"
-            " images for each class; or `digits`, which is bundled.",
+            " images for each class (add --model convnet --image-size 32); or `digits`, which is"
+            " bundled.",
             rich_help_panel=_DATA,
         ),
     ],
@@ -148,6 +149,7 @@ def audit(
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
     _check_model(keys["model"])
+    _check_images(features, keys["model"])
     labels = {"label_column": label_column, "label_kind": label_kind_of(keys["loss"])}
     own_name = name or name_of(features) + "-quick" * quick
     preparation = None
@@ -276,6 +278,24 @@ def _most_proven(experiment: "Experiment") -> Iterator[str]:
         f" {settings.delta:g}: if the attack never errs (rule {rule}, conversion {conversion},"
         f" significance {settings.significance:g})."
     )
+
+
+def _check_images(source: str, model: str) -> None:
+    """Says at once, before they are read, which options images in a folder need together."""
+    if model not in ("linear", "mlp") or not Path(source).is_dir():
+        return
+    from dpcanary.data.image_folders import num_channels
+    from dpcanary.data.own_files import holds_table
+
+    channels = 0 if holds_table(Path(source)) else num_channels(Path(source))
+    if channels:
+        instead = {
+            1: "they are grey: give a model of your own (--model my_package:build_model)",
+            3: "give --model convnet --image-size 32",
+        }
+        raise InputError(
+            f"{source} holds images, and model {model} takes flat features; {instead[channels]}"
+        )
 
 
 def _check_model(model: str) -> None:

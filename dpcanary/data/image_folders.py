@@ -67,6 +67,12 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
     )
 
 
+def num_channels(folder: Path) -> int:
+    """Channels of the images in a folder: 1 if all are grey, 3 if not, 0 if there are none."""
+    modes = {_mode(path) for _, path in _labelled(folder)}
+    return 1 + 2 * bool(modes - {*_GREY}) if modes else 0
+
+
 def _parts(folder: Path) -> dict[str, Path]:
     """The folder of each part: `folder` itself where none below it has the name of a part."""
     top = sorted({name for name, _ in _labelled(folder)})
@@ -124,6 +130,6 @@ def _stacked(folder: Path, paths: list[Path], mode: str, size: int | None) -> ND
         common = ", ".join(f"{name} ({count:,})" for name, count in sizes.most_common(3))
         raise InputError(
             f"{folder}: its images have {len(sizes)} sizes, such as {common}; set image_size (the"
-            " option --image-size), to which each is cut and scaled"
+            " option --image-size), to which each is cut and scaled; model convnet takes 32"
         )
     return stacked

@@ -220,6 +220,7 @@ def _check_names(path: Path, names: list[str], label_column: str) -> None:
         raise InputError(
             f"{path} must have one column {label_column!r}, and others; its columns are"
             f" {listed(names)}; name the column of labels by label_column"
+            " (the option --label-column)"
         )
 
 

@@ -196,7 +196,9 @@ def print_ending(folder: Path) -> None:
         print_results(folder)
     except InputError as error:
         print(f"no table of results: {error}")
-    print(f"\nFigures: {folder / 'figures'}/   All numbers: {folder / 'summary.tsv'}")
+    figures = folder / "figures"
+    said = f"Figures: {figures}/   " if any(figures.glob("*.png")) else ""
+    print(f"\n{said}All numbers: {folder / 'summary.tsv'}")
 
 
 def print_results(folder: Path) -> None:

@@ -215,15 +215,16 @@ def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
         if len(shape) != 1:
             raise InputError(
                 f"model {kind} takes flat features, not of shape {shape}: for images, use model"
-                " convnet or an encoder"
+                " convnet (with image_size 32 in the dataset, if it is a folder of colour images),"
+                " or in a config an encoder"
             )
         return
     any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
     if shape != (3, 32, 32) and not (any_size and len(shape) == 3 and shape[0] == 3):
         expected = "(3, height, width)" if any_size else "(3, 32, 32)"
         raise InputError(
-            f"model {kind} takes images of shape {expected}, not {shape}: in a folder of images,"
-            " they are scaled by image_size 32"
+            f"model {kind} takes images of shape {expected}, not {shape}: colour images in a"
+            " folder are scaled by image_size 32 (the option --image-size)"
         )
 
 

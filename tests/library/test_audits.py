@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow.csv as pcsv
 import pytest
 import yaml
+from PIL import Image
 from typer.testing import CliRunner
 
 import dpcanary
@@ -22,7 +23,7 @@ from dpcanary import estimate_epsilon
 from dpcanary.audits.own_audit import config_of, name_of, run_audit, write_config
 from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.workflow_run import _only_looks, _status, run_config
-from dpcanary.cli import app
+from dpcanary.cli import app, with_options
 from dpcanary.core.argument_checks import checked_name
 from dpcanary.costs.jobs import JobList
 from dpcanary.data.sources import load_source
@@ -117,6 +118,47 @@ def test_a_preparation_of_another_run_is_not_replaced(tmp_path):
     with pytest.raises(InputError, match=r"preparation\.yaml was written meanwhile; run again"):
         run_audit(config, root=tmp_path, by="a test", preparation="mine", targets=["any"])
     assert path.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("result", [None, "summary.tsv", "shards/audit-gradient/00000.npz"])
+def test_another_config_is_noted_where_it_replaces_results(tmp_path, monkeypatch, capsys, result):
+    monkeypatch.setattr("dpcanary.audits.own_audit.run_snakemake", Mock())
+    config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
+    run_audit(config, root=tmp_path, by="a test")
+    if result is not None:
+        path = tmp_path / "results/mine" / result
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    run_audit({**config, "seed": 3}, root=tmp_path, by="a test")
+    noted = "note: mine had another config" in capsys.readouterr().err
+    assert noted is (result is not None)
+
+
+@pytest.mark.parametrize(("mode", "way"), [
+    ("RGB", "takes flat features; give --model convnet --image-size 32"),
+    ("L", "takes flat features; they are grey: give a model of your own"),
+])  # fmt: skip
+def test_a_folder_of_images_is_told_all_its_options_at_once(begun, mode, way):
+    """Before their sizes, which differ; with these options, the audit begins."""
+    for number in range(12):
+        path = Path(f"photos/{number % 2}/{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, (40 + number, 50)).save(path)
+    command = ["audit", "--features", "photos", "--delta", "1e-5", "--num-steps", "5"]
+    for typed in (command, [*command, "--model", "mlp"]):
+        refusal = str(CliRunner().invoke(app, typed).exception)
+        assert way in with_options(refusal, typed)
+    if mode == "RGB":
+        assert "Ahead: " in audited(*way.split()[-4:], features="photos")
+
+
+def test_a_missing_column_of_labels_names_its_option(begun):
+    Path("t.csv").write_text("a,b\n1,2\n")
+    done = CliRunner().invoke(
+        app, ["audit", "--features", "t.csv", "--delta", "1e-5", "--num-steps", "5"]
+    )
+    assert "must have one column 'label'" in str(done.exception)
+    assert "(the option --label-column)" in str(done.exception)
 
 
 def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):

@@ -282,7 +282,13 @@ def test_a_finished_run_ends_with_its_results(tmp_path, capsys):
     print_success(folder, [])
     text = capsys.readouterr().out
     assert "add/remove" in text
-    assert f"Figures: {folder}/figures/" in text
+    assert f"\nAll numbers: {folder}/summary.tsv" in text
+    assert "Figures:" not in text  # a config may have none
+    (folder / "figures").mkdir()
+    (folder / "figures/mine.png").touch()
+    print_success(folder, [])
+    text = capsys.readouterr().out
+    assert f"Figures: {folder}/figures/   All numbers: {folder}/summary.tsv" in text
     print_success(folder, {"all"})
     assert capsys.readouterr().out == text
     print_success(folder, ["list_audits"])

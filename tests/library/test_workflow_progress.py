@@ -179,6 +179,16 @@ def error(text: str, **values: object) -> logging.LogRecord:
     return record
 
 
+def test_the_rule_that_asks_for_all_results_is_not_a_job_that_is_counted(handler, capsys):
+    handler.emit(error("", event=LogEvent.RUN_INFO, stats={"account": 1, "all": 1, "total": 2}))
+    for job, rule in enumerate(("account", "all")):
+        named = {"jobid": job, "job_id": job, "rule_name": rule, "rule_msg": rule, "log": []}
+        handler.emit(error("", **{**named, "event": LogEvent.JOB_INFO}))
+        handler.emit(error("", **{**named, "event": LogEvent.JOB_FINISHED}))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["0 of 1 jobs", "1 of 1 jobs"]
+
+
 NO_RULE = """MissingRuleException:
 No rule to produce nope (if you use input functions make sure that they don't raise unexpected \
 exceptions)."""
