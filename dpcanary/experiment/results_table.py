@@ -326,7 +326,7 @@ def in_words(table: pd.DataFrame) -> str:
     substitutes = table[(table["adjacency"] == _SUBSTITUTE) & is_valid]
     above = int((substitutes["shown"] > substitutes["add_remove"]).sum())
     compared = (
-        f" {above} of {len(substitutes)} audits of content show more than the add/remove epsilon,"
+        f" {above} of {len(substitutes)} rows of content show more than the add/remove epsilon,"
         " which is what most libraries report."
     )
     nothing = (
@@ -344,9 +344,11 @@ def in_words(table: pd.DataFrame) -> str:
     if not is_valid.all():
         only = "a lower bound on epsilon only where it is valid"
         shown = f"number of the attack, {only if is_valid.any() else 'not a valid lower bound'}"
-    means = " A number that stands for several repeats, slots or seeds is their mean."
+    is_zero_out = (table["adjacency"] == Adjacency.ZERO_OUT.value).any()
+    zero_out = " (zero-out where that is audited)" if is_zero_out else ""
+    means = " The mean of several repeats, slots or seeds is shown, and is no bound."
     return (
-        f"shown: {shown}, at the last step; add/remove and substitute:"
+        f"shown: {shown}, at the last step; add/remove{zero_out} and substitute:"
         f" accounted upper bounds.{compared if len(substitutes) else ''}"
         + (single if is_valid.all() else mixed if is_valid.any() else invalid)
         + (nothing if (table["shown"] == 0).any() else "")

@@ -123,11 +123,11 @@ def _headline(
     same_rule = table[(table["rule"] == row["rule"]) & (table["proof"] != Proof.NOT_VALID)]
     adjacency = str(settings["adjacency"])
     of_audit = [text for name, text in data if name == audit.dataset] or [data[0][1]]
-    sampling = (
-        f"sample rate {settings['sample_rate']:.4g}"
-        if audit.batch_size is None
-        else f"batches of {audit.batch_size:,} records"
-    )
+    sampling = f"sample rate {settings['sample_rate']:.4g}"
+    if audit.batches_per_pass is not None:
+        sampling = f"shuffled passes of {audit.batches_per_pass:,} batches"
+    elif audit.batch_size is not None:
+        sampling = f"batches of {audit.batch_size:,} records"
     model = f"{audit.model}, " if audit.is_trained else ""
     num_steps = audit.accounted_steps * (audit.batches_per_pass or 1)
     accounted = ""
@@ -419,14 +419,16 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
     invalid = table[table["proof"] == Proof.NOT_VALID]
     level = f"at delta {delta:g} with significance {significance:g} each"
     if invalid.empty:
-        yield f"Each bound holds {level}, if {_assumed(table)}."
+        yield (
+            f"Each bound holds {level}, and assumes of this what its row names: {_assumed(table)}."
+        )
         return
     is_all = len(invalid) == len(table)
     yield (
         f"The numbers are computed {level}."
         if is_all
-        else f"Bounds hold {level}, if {_assumed(table[table['proof'] != Proof.NOT_VALID])};"
-        " those that are named next do not."
+        else f"Bounds that are not named next hold {level}, and assume of this what their rows"
+        f" name: {_assumed(table[table['proof'] != Proof.NOT_VALID])}."
     )
     notes = invalid["assumption"].str.removeprefix(LOOKED_BEFORE)
     for looks, rows in invalid.groupby(notes.str.partition(")")[0].str.strip(), sort=False):

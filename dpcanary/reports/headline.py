@@ -100,11 +100,12 @@ class Headline:
     def bars(self) -> list[Bar]:
         """The epsilons that hold, from the smallest to the largest, with widths in per cent."""
         entries: list[tuple[str, float, str, str, str]] = []
+        membership = "add/remove" if self.adjacency == "substitute" else self.adjacency
         if not self.refuted:
             entries += [
                 ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
-                 "Guaranteed for membership: accounted, add/remove adjacency",
-                 "Most libraries report an epsilon of this adjacency."),
+                 f"Guaranteed for membership: accounted, {membership} adjacency",
+                 "Most libraries report this." if membership == "add/remove" else ""),
                 ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
                  "Guaranteed for content: accounted, substitute adjacency",
                  "A record's label or any feature, if it is known to be in the data."),
@@ -206,6 +207,8 @@ class Headline:
 
     @property
     def _shown(self) -> list[str]:
+        if self.refuted and not self.is_valid:
+            return ["Nothing that may be quoted before this is explained."]
         if not self.is_valid:
             return [f"Nothing: the audit has no valid lower bound. {self.assumption[:1].upper()}"
                     f"{self.assumption[1:].removesuffix('.')}."]  # fmt: skip

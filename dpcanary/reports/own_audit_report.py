@@ -1,5 +1,6 @@
 """The report of an audit of the user's own training loop."""
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from math import inf, isnan, nan
 from platform import python_version
@@ -10,9 +11,15 @@ import numpy as np
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
-from dpcanary.core.printing import percent, percent_down, rounded_down, rounded_up
+from dpcanary.core.printing import (
+    confidence_in_words,
+    percent,
+    percent_down,
+    rounded_down,
+    rounded_up,
+)
 from dpcanary.estimation.lower_bound import EpsilonEstimate
-from dpcanary.estimation.rule_catalogue import state_of_proof
+from dpcanary.estimation.rule_catalogue import state_of_proof, threshold_rule_named
 from dpcanary.estimation.success import shown_success
 from dpcanary.reports.headline import (
     CAPTION_OF_SCORES,
@@ -64,15 +71,17 @@ def report_of_own_audit(
         words = f"noise multiplier {noise:.4g}, sample rate {rate:.4g}, {steps:,} steps"
         training += f", accounted as DP-SGD with {words}"
         if in_passes is not None:
+            training += ", which does not hold"
+        if in_passes is not None and accounted is not None:
             training += (
-                f", which does not hold; the epsilons here are those of {in_passes.num_passes:,}"
-                " passes, each with every record once in batches of one size"
+                f"; the epsilons here are accounted for {in_passes.num_passes:,} passes, each with"
+                " every record once, in as many batches of one size in both worlds"
             )
         details.append(("accounted as", words))
     details += [
         ("significance", f"{estimate.significance:g}"),
         ("assumption", estimate.assumption),
-        ("shown without an epsilon", _success(scores, estimate.significance)),
+        *_success(scores, estimate),
         ("mean score, world 0", f"{np.mean(scores.world0):.4g}"),
         ("mean score, world 1", f"{np.mean(scores.world1):.4g}"),
     ]
@@ -135,18 +144,24 @@ def report_of_own_audit(
     )
 
 
-def _success(scores: WorldScores, significance: float) -> str:
-    """How often the attack succeeds at least, in words."""
+def _success(scores: WorldScores, estimate: EpsilonEstimate) -> Iterator[tuple[str, str]]:
+    """How often the attack succeeds at least, if the number of scores was fixed beforehand."""
+    anytime = threshold_rule_named(estimate.threshold_rule).anytime
+    if not estimate.is_valid or anytime or estimate.num_looks > 1:
+        return
     shown = shown_success(
-        world0_scores=scores.world0, world1_scores=scores.world1, significance=significance
+        world0_scores=scores.world0,
+        world1_scores=scores.world1,
+        significance=estimate.significance,
     )
     powers = ", ".join(
         f"{percent_down(power)} at {percent(rate)} false ones"
         for rate, power in shown.true_positive_rates.items()
     )
-    return (
+    yield (
+        f"shown without an epsilon, {confidence_in_words(estimate.significance)} jointly",
         f"an advantage of at least {percent_down(shown.advantage)}; true positives of at least"
-        f" {powers}"
+        f" {powers}",
     )
 
 
@@ -157,7 +172,7 @@ def _methods(
     accounted: EpsilonsByAdjacency | None,
 ) -> Methods:
     level = f"at delta {estimate.delta:g} with significance {estimate.significance:g}"
-    holds = f"The bound holds {level}, if this does: {estimate.assumption}."
+    holds = f"The bound holds {level}, and assumes: {estimate.assumption}."
     if not estimate.is_valid:
         holds = (
             f"The number is computed {level}, and may exceed the truth with a probability above"

@@ -42,9 +42,6 @@ class CorrelatedRecorder(Recorder):
     """
 
     _tests_coordinates = False
-    _noise_assumed = (
-        "the noise of different coordinates is independent, and over the steps that of the strategy"
-    )
 
     def __init__(
         self,
@@ -88,7 +85,7 @@ class CorrelatedRecorder(Recorder):
         norms = np.sqrt((self._matrix[:, schedules].sum(axis=2) ** 2).sum(axis=0))
         self.sensitivity = float(norms.max())
         self._schedules = schedules[norms >= _SHARE * self.sensitivity]
-        self._moved = LargestMove(self._matrix, self._schedules)
+        self._moved = LargestMove(self._matrix, schedules)
         rows, columns = np.nonzero(self._matrix)
         self._bands = int((rows - columns).max()) + 1
         super().__init__(
@@ -97,6 +94,10 @@ class CorrelatedRecorder(Recorder):
             # On average; schedules of canaries spread over the training.
             sample_rate=min(1.0, times / self._total_steps),
             **options,
+        )
+        self._noise_assumed = (
+            "the noise of different coordinates is independent, and over the steps that of the"
+            f" strategy for records in {times:,} steps, {apart:,} apart"
         )
 
     def _begin(self, **drawn: Any) -> None:

@@ -78,7 +78,8 @@ def watch(
             the variance of the noise, and at least 20. More show more; above five percent there is
             a warning.
         adjacency: in what the two worlds of a canary differ.
-        alarm_level: the probability, at most, with which a right training ever raises an alarm.
+        alarm_level: the probability, at most, with which a right training ever raises a statistical
+            alarm.
         on_alarm: called with the alarm as soon as it is raised. By default there is a warning. It
             may raise an error to stop the training.
         journal: a file that is kept up to date, so that a killed training keeps what was seen. If

@@ -206,7 +206,8 @@ class Recorder:
                 half a percent to the variance of the noise, and at least 20.
             num_records: of the training data; without it batch sizes are not tested.
             adjacency: in what the two worlds of a canary differ.
-            alarm_level: the probability, at most, with which a right training ever raises an alarm.
+            alarm_level: the probability, at most, with which a right training
+                ever raises a statistical alarm.
             on_alarm: called with the alarm when it is raised; by default it becomes a warning. It
                 may raise an error to stop the training.
             seed: of all secrets; by default from the operating system. A seed that an attacker
@@ -641,6 +642,8 @@ class Recorder:
             "phases": [[*vars(phase).values()] for phase in self._phases],
             "alarm": None if self.alarm is None else vars(self.alarm),
             "end": None if self.end is None else vars(self.end),
+            "not_seen": self.not_seen,
+            "noise_assumed": self._noise_assumed,
         }
         return {"header": header, "arrays": arrays}
 
@@ -669,6 +672,8 @@ class Recorder:
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
         self.end = None if header["end"] is None else Alarm(**header["end"])
+        self.not_seen = header.get("not_seen", "")
+        self._noise_assumed = header.get("noise_assumed", self._noise_assumed)
         self._known_ratios, self._unknown_ratios = (
             np.array(arrays["known"]),
             np.array(arrays["unknown"]),

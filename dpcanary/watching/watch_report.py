@@ -16,6 +16,7 @@ from dpcanary.reports.headline import (
 )
 from dpcanary.reports.own_audit_report import software_used
 from dpcanary.reports.report_page import Report, Row, drawn
+from dpcanary.watching.watched_training import INDEPENDENT_NOISE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,13 +44,15 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
     upper = add_remove if isnan(substitute) else substitute
     is_valid = estimate.is_valid and watched.alarm is None
     assumption = watched.assumption if watched.alarm is None else watched.alarm_line()
+    is_correlated = watched.noise_assumed != INDEPENDENT_NOISE
+    correlated = f", accounted if {watched.noise_assumed}" if is_correlated else ""
     methods = _methods(
         watched, accounted.method.value if accounted else "", "" if is_valid else assumption
     )
     headline = Headline(
         training=(
             f"The user's own training of {watched.num_parameters:,} parameters in"
-            f" {watched.num_steps:,} steps, watched while it ran."
+            f" {watched.num_steps:,} steps, watched while it ran{correlated}."
         ),
         attack=f"{watched.num_canaries:,} canaries in this one training",
         adjacency=adjacency,
@@ -120,6 +123,8 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
             f"noise multiplier {phase.noise_multiplier:.4g}, sample rate {phase.sample_rate:.4g},"
             f" {phase.num_steps:,} steps"
         )
+        if watched.noise_assumed != INDEPENDENT_NOISE:
+            words = f"one Gaussian mechanism, noise multiplier {phase.noise_multiplier:.4g}"
         details.append(("accounted as", words))
     if len(watched.phases) > 3:
         details.append(("accounted as", f"and {len(watched.phases) - 3:,} more phases"))
@@ -140,7 +145,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
 
 def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Methods:
     level = f"at delta {watched.delta:g} with significance {watched.significance:g}"
-    holds = f"The bound holds {level}, if this does: {watched.assumption}."
+    holds = f"The bound holds {level}, and assumes: {watched.assumption}."
     if why_not_valid:
         why = f"{why_not_valid[:1].upper()}{why_not_valid[1:]}"
         holds = f"The number is computed {level}, and is not to be quoted as a lower bound. {why}."

@@ -384,7 +384,7 @@ class WatchedTraining:
         is_approximate = any(phase.sample_rate < 1 for phase in self.phases)
         if conversion is Conversion.GDP and is_approximate:
             return f"{conversion.value}, an approximation at these sample rates"
-        how = "exact" if conversion is Conversion.GDP else "numerical"
+        how = "numerical" if conversion is Conversion.SUBSAMPLED_GAUSSIAN else "exact"
         return f"{conversion.value}, {how}"
 
     def accounted_lines(self) -> list[str]:

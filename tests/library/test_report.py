@@ -279,7 +279,7 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
     assert ("exceeds what is accounted" in " ".join(report.headline.answer)) is not is_substitute
     methods = " ".join(report.methods)
     assert "400 models were trained on two" in methods
-    assert "The bound holds at delta 1e-05 with significance 0.05, if this does: " in methods
+    assert "The bound holds at delta 1e-05 with significance 0.05, and assumes: " in methods
     assert "400 scores" in html_of(report)
 
 
@@ -317,7 +317,7 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     valid = _report_after(tmp_path / "x", 12, growing="")
     methods = " ".join(valid.methods)
     assert "in both worlds, 12 times for each audit." in methods
-    assert "Each bound holds at delta 1e-05 with significance 0.05 each, if a curve." in methods
+    assert "0.05 each, and assumes of this what its row names: a curve." in methods
     assert "VALID" not in methods
     assert valid.headline.chosen.endswith("Each bound holds alone.")
     assert "Of the 2 rows of the table it is the first" in valid.headline.chosen  # one training
@@ -325,7 +325,7 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     assert [name for name, _ in valid.sources] == ["summary.tsv", "experiment.json"]
     some = _report_after(tmp_path / "y", 8, 12, growing="b")
     methods = " ".join(some.methods)
-    assert "if a curve; those that are named next do not. Those of b (rule" in methods
+    assert "and assume of this what their rows name: a curve. Those of b (rule" in methods
     assert "(rule combined) ARE NOT VALID LOWER BOUNDS: the audit was looked at with 8" in methods
     assert some.headline.chosen.endswith("Each valid bound holds alone.")
     assert [row.cells[4] for row in some.rows] == ["1.00", "no valid bound"]

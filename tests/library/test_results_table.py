@@ -121,8 +121,8 @@ def test_a_summary_in_words():
     ):  # fmt: skip
         text = in_words(shown)
         assert "shown: lower bound on epsilon by attack, at the last step" in text
-        assert f"{number} of 2 audits of content show more than the add/remove epsilon" in text
-        assert ("is their mean" in text) is is_mean
+        assert f"{number} of 2 rows of content show more than the add/remove epsilon" in text
+        assert ("is shown, and is no bound" in text) is is_mean
         assert zero not in text
     mixed = table.assign(proof=["not valid", "proven"])
     assert "number of the attack, a lower bound on epsilon only where it is" in in_words(mixed)

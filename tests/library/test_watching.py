@@ -739,7 +739,7 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     assert ["The bound holds at delta" in text for text in texts] == [True, False]
     assert [len(one.bars) for one in headlines] == [3, 0]
     assert reports[1].rows[0].cells[-1] == "-"  # what is accounted for another training
-    assert "and is not a valid lower bound. ALARM" in texts[1]
+    assert "and is not to be quoted as a lower bound. ALARM" in texts[1]
     assert headlines[1].assumption == alarmed.alarm_line()
 
 
@@ -798,6 +798,21 @@ def test_what_is_accounted_holds_for_gradients_of_changing_directions():
     assert moved.after(4) == LargestMove(matrix, schedules).after(4)  # put back, as by a journal
     equal = correlated_with(strategy=matrix, num_steps=9, num_participations=2, separation=2)
     assert moves.max() > 1.01 * equal.sensitivity
+
+
+def test_the_worst_record_may_be_one_whose_equal_gradients_cancel():
+    """In steps 0 and 1, opposite gradients move by the norm of (1, -2, 0), equal ones by 1."""
+    matrix = np.array([[1.0, 0, 0], [-1, 1, 0], [0, 0, 1]])
+    recorder = correlated_with(strategy=matrix, num_steps=3, num_participations=2, separation=1)
+    noise = SIGMA * NORM * np.linalg.inv(matrix) @ np.random.default_rng(0).normal(size=(3, 1_407))
+    for step in range(3):
+        step_of(recorder, sums=full(3.0), noise=noise[step], sample_rate=1.0)
+    found = recorder.result(delta=1e-4)
+    assert (found.phases, found.num_steps) == ((Phase(pytest.approx(SIGMA / 5**0.5), 1.0, 1),), 3)
+    assert "in 2 steps, 1 apart" in found.assumption
+    [training, *_] = dict(report_of_watched_training(found, name="own").headline.sections)["Claim"]
+    assert "in 3 steps" in training
+    assert "for records in 2 steps, 1 apart" in training
 
 
 @pytest.mark.parametrize(("times", "apart"), [(1, None), (2, None), (2, 3), (3, 8)])
