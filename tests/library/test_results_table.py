@@ -109,7 +109,7 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
             before, _, after = lines.partition("\nABOVE WHAT")
             assert ("\n\n" in before, "\n\naudit " in after) == (False, True)
         is_of_content = rows[0]["adjacency"] == "substitute"
-        assert ("audits of content" in in_words(table)) is is_of_content
+        assert ("rows of content" in in_words(table)) is is_of_content
 
 
 def test_a_summary_in_words():
@@ -341,7 +341,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     assert re.search(r"\ba gradient 12 1\.00 .* \(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
     assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
-    assert "audits of content" not in text  # it is not counted among those that show something
+    assert "rows of content" not in text  # it is not counted among those that show something
     assert "Bounds that are not valid may exceed the truth more often" in text
     assert before in " ".join(run(12).split())
     assert "with 8, 12 runs" in " ".join(run(16).split())
