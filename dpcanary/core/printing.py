@@ -106,11 +106,11 @@ def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Example:
         >>> lettered(["one; two", "two"])
-        (['a, b', 'b'], ['a: one', 'b: two'])
+        (['a,b', 'b'], ['a: one', 'b: two'])
     """
     parts = [condition.split("; ") for condition in conditions]
     letters = dict(zip(dict.fromkeys(chain(*parts)), ascii_lowercase, strict=False))
-    of_each = [", ".join(letters[part] for part in condition) for condition in parts]
+    of_each = [",".join(letters[part] for part in condition) for condition in parts]
     return of_each, [f"{letter}: {part}" for part, letter in letters.items()]
 
 

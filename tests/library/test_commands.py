@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -649,6 +648,8 @@ def wait(patience: float, seconds: float):
         print("ended")
         os.kill(os.getpid(), signal.SIGINT)
 
+# A shell that runs the tests in the background has the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cli.main()
 """
 
@@ -657,11 +658,7 @@ cli.main()
 def test_many_interruptions_leave_no_traceback(patience, seconds, out):
     """The command ends by itself, or at once if it is interrupted again much later."""
     command = [sys.executable, "-c", INTERRUPTED, "wait", str(patience), str(seconds)]
-    # A shell that runs the tests in the background has the signal ignored.
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (130, out, "")
 
 

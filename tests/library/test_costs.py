@@ -68,7 +68,7 @@ def experiment(*, figures: Any = None, settings: Any = None, **sweeps: Any) -> E
 
 
 def table_of(of: Experiment, *, shape: Shape = DIGITS, device: str = "cpu") -> pd.DataFrame:
-    with patch.object(jobs, "shape_of", lambda dataset, *, folder: shape):
+    with patch.object(jobs, "shape_of", lambda dataset, *, folder, records: shape):
         return JobList(of, folder=None, device=device).table
 
 
