@@ -182,7 +182,7 @@ def test_the_command_prints_the_table(tmp_path):
         start = re.compile(rf"{re.escape(found.audit)} .* {found.rule} ")
         [line] = [line for line in lines if start.match(line)]
         assert f" {floor(100 * found.shown) / 100:.2f} " in line
-        assert line.endswith("  a, b")
+        assert line.endswith("  a,b")
     # The state of the rules' proofs is among the conditions, once.
     proofs = "\nHow the validity of the rules is known: simultaneous (proven)"
     assert f"a: independence\nb: a curve{proofs}" in text
@@ -338,7 +338,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     assert "NOT" not in run(8) + run(8)  # the same number again is no other look
     text = " ".join(run(12).split())
     assert text.startswith(f"Nothing can be stated: {before}: epsilon may be below 1.00.")
-    assert re.search(r"\ba gradient 12 1\.00 .* \(not .*valid\)", text)
+    assert re.search(r"\ba gradient 12 1\.00 .*\(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
     assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
     assert "rows of content" not in text  # it is not counted among those that show something
