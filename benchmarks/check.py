@@ -63,9 +63,8 @@ BLIND = ("blind", "second", "third", "fourth", "fifth")
 
 def blind(title: str, part: str) -> ModuleType:
     """A module of a list that was written from the documentation alone, such as its `models`."""
-    return import_module(
-        f"benchmarks.{title.removesuffix('blind')}_blind_{part}".replace("._", ".")
-    )
+    prefix = "" if title == "blind" else f"{title}_"
+    return import_module(f"benchmarks.{prefix}blind_{part}")
 
 
 # Wrong loops and right ones.

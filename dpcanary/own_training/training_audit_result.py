@@ -20,7 +20,7 @@ from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.optional_packages import require
-from dpcanary.core.printing import rounded_up, wrapped
+from dpcanary.core.printing import percent, rounded_up, wrapped
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.bound_in_words import bound_in_words, quotable
 from dpcanary.estimation.hints import hint_of_zero
@@ -112,7 +112,7 @@ class OwnAudit:
             if_weak=_STRONGER,
         )
 
-    @property
+    @cached_property
     def guaranteed_instead(self) -> str:
         """What is guaranteed if batches are no Poisson samples; empty if they are."""
         if self.poisson_sampling is False and any(phase.sample_rate < 1 for phase in self.phases):
@@ -296,7 +296,7 @@ class OwnAudit:
         else:
             contradiction = (
                 "the scores contradict what was accounted: by chance in at most"
-                f" {100 * self.estimate.significance:g} % of audits, else because the training"
+                f" {percent(self.estimate.significance)} of audits, else because the training"
                 " leaks more, or runs are not independent"
                 if claim.p_value < self.estimate.significance
                 else "the scores do not contradict what was accounted, at level"

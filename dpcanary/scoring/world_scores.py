@@ -192,10 +192,10 @@ def _read_csv(path: Path) -> pd.DataFrame:
             f"{path}: its rows have more values than its header has names: name the column of row"
             " numbers; or, if these are decimal commas, write points"
         )
-    if not has_semicolons:
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    if not has_semicolons or not texts:
         return table
     with_decimal_commas = pd.read_csv(path, sep=";", decimal=",")
-    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
     return table.assign(**{str(name): with_decimal_commas[name] for name in texts})
 
 

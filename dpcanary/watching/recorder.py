@@ -39,7 +39,7 @@ from dpcanary.watching.watched_training import (
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
 
-FORMAT = "dpcanary-watched-2"
+FORMAT = "dpcanary-watched-3"
 # Steps that are evaluated together, unless a second has passed before.
 _STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
 # Canaries by default, and what they may then add to the variance of the noise.
@@ -206,8 +206,8 @@ class Recorder:
                 half a percent to the variance of the noise, and at least 20.
             num_records: of the training data; without it batch sizes are not tested.
             adjacency: in what the two worlds of a canary differ.
-            alarm_level: the probability, at most, with which a right training
-                ever raises a statistical alarm.
+            alarm_level: the probability, at most, with which a right training ever raises a
+                statistical alarm.
             on_alarm: called with the alarm when it is raised; by default it becomes a warning. It
                 may raise an error to stop the training.
             seed: of all secrets; by default from the operating system. A seed that an attacker
@@ -672,8 +672,7 @@ class Recorder:
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
         self.end = None if header["end"] is None else Alarm(**header["end"])
-        self.not_seen = header.get("not_seen", "")
-        self._noise_assumed = header.get("noise_assumed", self._noise_assumed)
+        self.not_seen, self._noise_assumed = header["not_seen"], header["noise_assumed"]
         self._known_ratios, self._unknown_ratios = (
             np.array(arrays["known"]),
             np.array(arrays["unknown"]),

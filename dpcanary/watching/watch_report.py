@@ -16,7 +16,6 @@ from dpcanary.reports.headline import (
 )
 from dpcanary.reports.own_audit_report import software_used
 from dpcanary.reports.report_page import Report, Row, drawn
-from dpcanary.watching.watched_training import INDEPENDENT_NOISE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,8 +43,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
     upper = add_remove if isnan(substitute) else substitute
     is_valid = estimate.is_valid and watched.alarm is None
     assumption = watched.assumption if watched.alarm is None else watched.alarm_line()
-    is_correlated = watched.noise_assumed != INDEPENDENT_NOISE
-    correlated = f", accounted if {watched.noise_assumed}" if is_correlated else ""
+    correlated = f", accounted if {watched.noise_assumed}" if watched.is_correlated else ""
     methods = _methods(
         watched, accounted.method.value if accounted else "", "" if is_valid else assumption
     )
@@ -123,7 +121,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
             f"noise multiplier {phase.noise_multiplier:.4g}, sample rate {phase.sample_rate:.4g},"
             f" {phase.num_steps:,} steps"
         )
-        if watched.noise_assumed != INDEPENDENT_NOISE:
+        if watched.is_correlated:
             words = f"one Gaussian mechanism, noise multiplier {phase.noise_multiplier:.4g}"
         details.append(("accounted as", words))
     if len(watched.phases) > 3:

@@ -137,6 +137,11 @@ class WatchedTraining:
     noise_assumed: str = INDEPENDENT_NOISE
 
     @property
+    def is_correlated(self) -> bool:
+        """Whether the noise of the training is correlated over its steps."""
+        return self.noise_assumed != INDEPENDENT_NOISE
+
+    @property
     def num_canaries(self) -> int:
         """K."""
         scores = self.scores["all_updates_known"]
