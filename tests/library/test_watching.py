@@ -800,7 +800,7 @@ def test_what_is_accounted_holds_for_gradients_of_changing_directions():
     assert moves.max() > 1.01 * equal.sensitivity
 
 
-def test_the_worst_record_may_be_one_whose_equal_gradients_cancel():
+def test_the_worst_record_may_be_one_whose_equal_gradients_cancel(tmp_path):
     """In steps 0 and 1, opposite gradients move by the norm of (1, -2, 0), equal ones by 1."""
     matrix = np.array([[1.0, 0, 0], [-1, 1, 0], [0, 0, 1]])
     recorder = correlated_with(strategy=matrix, num_steps=3, num_participations=2, separation=1)
@@ -813,6 +813,10 @@ def test_the_worst_record_may_be_one_whose_equal_gradients_cancel():
     [training, *_] = dict(report_of_watched_training(found, name="own").headline.sections)["Claim"]
     assert "in 3 steps" in training
     assert "for records in 2 steps, 1 apart" in training
+    recorder.journal, recorder.not_seen = tmp_path / "own.npz", "a part"
+    recorder.write()
+    read = read_watched(recorder.journal, delta=1e-4)
+    assert (read.assumption, read.not_seen) == (found.assumption, "a part")
 
 
 @pytest.mark.parametrize(("times", "apart"), [(1, None), (2, None), (2, 3), (3, 8)])
