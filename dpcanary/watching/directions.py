@@ -19,6 +19,8 @@ from dpcanary.watching.purposes import Purpose
 MOST_COLUMNS = 65_536
 # Numbers that are looked at together where a pass makes an array of its own.
 _CHUNK = 262_144
+# Numbers of the joined parts that a GPU's thread adds up: the root of the most that a tensor has.
+_PIECE = 256
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,25 @@ class _OnDevice:
         self.slots = torch.from_numpy(slot_of_column).to(device)
         by_column = directions.column_signs * weights[slot_of_column]
         self.weights = torch.from_numpy(by_column).to(device)
-        self.lengths = torch.tensor(directions.joined_sizes, device=device)
+        sizes = np.array(directions.joined_sizes)
+        pieces = -(-sizes // _PIECE)
+        lengths = np.full(pieces.sum(), _PIECE)
+        has_values = sizes > 0
+        lengths[np.cumsum(pieces)[has_values] - 1] = (sizes - 1)[has_values] % _PIECE + 1
+        self.lengths = torch.from_numpy(lengths).to(device)
+        self.pieces = torch.from_numpy(pieces).to(device)
         self.positions = torch.from_numpy(directions.joined_positions).to(device)
         self.single = (
             _SingleRow(directions) if device.type == "cpu" and directions.is_single else None
         )
         shape = 2, directions.num_joined_rows, directions.num_columns
         self.joined = torch.zeros(shape, device=device)
+
+    def sums_by_tensor(self, values: Tensor) -> Tensor:
+        """The sums of the joined parts of each tensor, shape (P,)."""
+        # A GPU gives each segment to one thread, so long ones are summed in pieces.
+        by_piece = torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True)
+        return torch.segment_reduce(by_piece, "sum", lengths=self.pieces, unsafe=True)
 
 
 class _SingleRow:
@@ -273,7 +287,7 @@ class Directions:
             with_sum[1] += flat_before.dot(flat_before)
             flat = noise.view(-1)[: self._ends[-1]].double()
             for row, values in zip(moments, (flat.square(), flat), strict=True):
-                row += torch.segment_reduce(values, "sum", lengths=here.lengths)
+                row += here.sums_by_tensor(values)
             first = flat.index_select(0, here.positions)
         squares, totals = _numbers(moments)
         values = self.sampled_values(_numbers(first))

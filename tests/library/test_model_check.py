@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from one_record_at_a_time import Net
+from one_record_at_a_time import DEVICES, Net
 from opacus.grad_sample import (
     GradSampleModule,
     GradSampleModuleFastGradientClipping,
@@ -279,14 +279,16 @@ def test_right_models_pass_and_are_not_changed(name):
     assert name != "dropout" or model[0].p == 0.5
 
 
-def test_a_dataset_and_a_dict_pass():
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_dataset_and_a_dict_pass_on_each_device(device):
+    """Records stay on the host until they are looked at, as in a loop."""
     torch.manual_seed(3)
     features, labels = data(3)
     text = words()[0]
     dataset = TensorDataset(text, features, labels)
-    assert check_model(of_two_inputs(), dataset).passes
-    records = ({"x": features, "words": text}, labels)
-    assert check_model(of_two_inputs(), records, nn.CrossEntropyLoss(reduction="sum")).passes
+    assert check_model(of_two_inputs().to(device), dataset).passes
+    records, loss = ({"x": features, "words": text}, labels), nn.CrossEntropyLoss(reduction="sum")
+    assert check_model(of_two_inputs().to(device), records, loss).passes
 
 
 def contrastive(outputs, labels):

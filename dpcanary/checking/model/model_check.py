@@ -151,7 +151,10 @@ def check_model(
     """
     start = perf_counter()
     count = checked_count("num_records", num_records, least=2)
+    parameter = next(model.parameters(), None)
     batch = _batch_of(records, 2 * count)
+    if parameter is not None:  # as a loop does
+        batch = batch.on(parameter.device)
     batch, others = batch.rows(slice(0, count)), batch.rows(slice(count, 2 * count))
     copied = deepcopy(model).train()
     with without_dropout(copied) as dropout, torch.random.fork_rng(_devices_of(copied)):

@@ -36,6 +36,10 @@ class Batch:
         """Some of the records."""
         return Batch(tree_map(lambda tensor: tensor[index], self.inputs), self.labels[index])
 
+    def on(self, device: torch.device) -> "Batch":
+        """The records on a device."""
+        return Batch(tree_map(lambda tensor: tensor.to(device), self.inputs), self.labels.to(device))
+
 
 def outputs_of(model: nn.Module, batch: Batch) -> Any:
     """The model's outputs for a batch; of a dict or an output object, its logits."""
