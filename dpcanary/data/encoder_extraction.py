@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoImageProcessor, AutoModel, PreTrainedTokenizerBase
 
+from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.core.files import Arrays, write_arrays
 from dpcanary.data.encoder_folders import EncoderFolder, loading
 from dpcanary.data.encoder_settings import FeaturesStage
@@ -235,14 +236,11 @@ def extract_features(
 
 @contextmanager
 def _torch_settings() -> Iterator[None]:
-    """One thread per operation, since the threads of the pool already share the work.
-
-    On a GPU, convolutions are in float32, whose mantissa PyTorch would round to 10 bits by default.
-    """
+    """One thread per operation, since the threads of the pool already share the work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with reproducible_convolutions():
             yield
     finally:
         torch.set_num_threads(before)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.data.canaries import CanarySet
 from dpcanary.data.observations import Observation
 from dpcanary.data.records import Records
@@ -276,14 +277,13 @@ class _Trainer:
 def _torch_set_up(device: torch.device) -> Iterator[None]:
     """PyTorch's settings for training.
 
-    On the host, PyTorch uses one thread in each worker, since the workers train in parallel. On a
-    GPU, convolutions are in float32, which PyTorch would round to 10 bits by default.
+    On the host, PyTorch uses one thread in each worker, since the workers train in parallel.
     """
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
     try:
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with reproducible_convolutions():
             yield
     finally:
         torch.set_num_threads(before)

@@ -18,7 +18,7 @@ from dpcanary.watching.purposes import Purpose
 # Columns at most: a row of so many numbers stays in a core's cache.
 MOST_COLUMNS = 65_536
 # Numbers that are looked at together where a pass makes an array of its own.
-_CHUNK = 262_144
+_CHUNK, _CHUNK_ON_GPU = 262_144, 4_194_304
 # Numbers of the joined parts that a GPU's thread adds up: the root of the most that a tensor has.
 _PIECE = 256
 
@@ -348,9 +348,9 @@ def _signs(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
 
 def _chunks(rows: Tensor, row_signs: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Some rows at a time, so that what is computed of them stays in the cache."""
-    if rows.numel() <= _CHUNK:
+    parts = -(-rows.numel() // (_CHUNK_ON_GPU if rows.is_cuda else _CHUNK))
+    if parts <= 1:
         return [(rows, row_signs)]
-    parts = -(-rows.numel() // _CHUNK)
     return [*zip(rows.tensor_split(parts), row_signs.tensor_split(parts), strict=True)]
 
 

@@ -118,8 +118,9 @@ def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit
 def test_batches_change_rounding_and_threads_nothing(kind, records, request, capfd):
     logging = transformers.utils.logging
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    folder = str(request.getfixturevalue(kind))  # writing it prints, and may happen here first
     capfd.readouterr()
-    encoder = load_encoder(find_encoder(str(request.getfixturevalue(kind))), records, device=CPU)
+    encoder = load_encoder(find_encoder(folder), records, device=CPU)
     whole = extract_features(encoder, records, batch_size=100)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
     assert capfd.readouterr() == ("", "")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dpcanary.audits.preflight import check_before, check_experiment, needs_check
 from dpcanary.cli import app
-from dpcanary.core.devices import chosen_device
+from dpcanary.core.devices import chosen_device, reproducible_convolutions
 from dpcanary.core.files import write_text
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
@@ -148,3 +148,12 @@ def test_the_command_says_so_before_it_times_or_starts_anything(tmp_path, monkey
         CliRunner().invoke(
             app, [*command.split(), "--model", "normalised_models:build"], catch_exceptions=False
         )
+
+
+def test_convolutions_are_those_of_cudnn_without_rounding_and_settings_come_back():
+    names = ("enabled", "deterministic", "benchmark", "allow_tf32")
+    before = [getattr(torch.backends.cudnn, name) for name in names]
+    with reproducible_convolutions():
+        inside = [getattr(torch.backends.cudnn, name) for name in names]
+        assert inside == [True, True, False, False]
+    assert [getattr(torch.backends.cudnn, name) for name in names] == before

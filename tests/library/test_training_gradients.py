@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
@@ -131,7 +132,7 @@ def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm:
     device = batch.rows.device
     buffer = path.encode(parameters.to(device)).contiguous()
     before, out = buffer.clone(), torch.full_like(buffer, 1e10)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with reproducible_convolutions():
         path.clipped_sums(buffer, batch, max_grad_norm, out)
     assert torch.equal(buffer, before)
     return path.decode(out).cpu()
@@ -189,7 +190,7 @@ def assert_logits_and_layouts(
     logits = torch.stack([plain.in_double(module, row)(host).detach() for row in parameters])
     for name, path in paths.items():
         buffer = path.encode(parameters.to(device)).contiguous()
-        with torch.backends.cudnn.flags(allow_tf32=False):  # as in a training
+        with reproducible_convolutions():
             own = path.logits(buffer, path.lift(table.features)).double().cpu()
         tolerance = TOLERANCES[device.type] * float(logits.abs().max())
         torch.testing.assert_close(own, logits, rtol=0, atol=tolerance)

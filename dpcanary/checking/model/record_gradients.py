@@ -38,7 +38,9 @@ class Batch:
 
     def on(self, device: torch.device) -> "Batch":
         """The records on a device."""
-        return Batch(tree_map(lambda tensor: tensor.to(device), self.inputs), self.labels.to(device))
+        return Batch(
+            tree_map(lambda tensor: tensor.to(device), self.inputs), self.labels.to(device)
+        )
 
 
 def outputs_of(model: nn.Module, batch: Batch) -> Any:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.data.records import Labels, Records
 from dpcanary.errors import InputError
 
@@ -311,13 +311,6 @@ class Training:
         (gradient,) = torch.autograd.grad(loss, leaves[0], create_graph=True)
         parts = torch.autograd.grad(gradient, leaves, direction)
         return parts[0], parts[1] if len(canaries) else None, loss.item()
-
-
-@contextmanager
-def reproducible_convolutions() -> Iterator[None]:
-    """Makes a GPU's convolutions the same at every repetition. On a processor they always are."""
-    with torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=False):
-        yield
 
 
 def trained(training: Training, pixels: Tensor) -> Tensor:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.errors import InputError
 from dpcanary.papers.boglioni.differentiable_training import (
     State,
     Task,
     Training,
-    reproducible_convolutions,
     trained,
 )
 
