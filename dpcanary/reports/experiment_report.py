@@ -393,7 +393,8 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
             f" probabilities, and an attacker ranked the values of each; {what},"
             f" {_counts(table['runs'][secrets])} for {each}."
         )
-    methods.add(*_settings_in_words(rows))
+    passes = [audit.batches_per_pass for audit in audits]
+    methods.add(*_settings_in_words(rows, pd.Series(passes, rows.index, dtype=float)))
     for canary in dict.fromkeys(table["canary"]):
         entry = adversary(canary)
         cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
@@ -454,12 +455,14 @@ def _counts(runs: "pd.Series[int]") -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:
+def _settings_in_words(rows: pd.DataFrame, passes: "pd.Series[float]") -> Iterator[str]:
+    """Data and settings; shuffled `passes` of so many batches have no sample rate."""
     data = [str(name) for name in rows["data"].unique() if name != "process"]
     if data:
         yield f"Data: {', '.join(data)}."
     columns = {
-        "sample rate": rows["sample_rate"][rows["batch_size"].isna()],
+        "sample rate": rows["sample_rate"][rows["batch_size"].isna() & passes.isna()],
+        "batches of a shuffled pass": passes.dropna(),
         "batch size": rows["batch_size"].dropna(),
         "noise multiplier": rows["noise_multiplier"],
         "steps": rows["num_steps"],

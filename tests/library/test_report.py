@@ -291,10 +291,11 @@ def test_methods_do_not_call_a_number_of_in_sample_a_bound():
     assert "The bound holds" not in methods
 
 
-def _report_after(folder: Path, *all_runs: int, growing: str) -> Report:
+def _report_after(folder: Path, *all_runs: int, growing: str, **changes: object) -> Report:
     """The report of audits a and b of a process; those that grow had more runs at each look."""
     folder.mkdir()
     settings = {"sample_rate": 0.5, "num_steps": 2, "canary": "worst_case", "noise_multiplier": 2}
+    settings = {key: value for key, value in (settings | changes).items() if value is not None}
     for num_runs in all_runs:
         runs = {name: num_runs if name in growing else all_runs[-1] for name in "ab"}
         experiment = parse_experiment(
@@ -311,6 +312,13 @@ def _report_after(folder: Path, *all_runs: int, growing: str) -> Report:
         ]
         write_table(folder / "summary.tsv", pd.DataFrame(rows))
     return report_of_experiment(folder)
+
+
+def test_shuffled_passes_have_no_sample_rate(tmp_path):
+    shuffled = {"sample_rate": None, "sampling": "shuffled", "batches_per_pass": 2}
+    report = _report_after(tmp_path / "x", 12, growing="", **shuffled)
+    assert "Settings: batches of a shuffled pass 2; noise multiplier 2;" in " ".join(report.methods)
+    assert "shuffled passes of 2 batches" in report.headline.training
 
 
 def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
