@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from signal import SIGINT
 from statistics import median
 
 import pytest
@@ -88,3 +89,19 @@ def test_unknown_attributes(space):
             getattr(import_module(space), name)
         with pytest.raises(ImportError, match=f"cannot import name '{name}'"):
             exec(f"from {space} import {name}", {})
+
+
+def test_an_interruption_while_the_command_loads_prints_nothing(tmp_path):
+    (tmp_path / "typer.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "dpcanary", "account"],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(dpcanary.__file__).parents[1]}",
+        },
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-SIGINT, b"", b"")
