@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dpcanary.core.installation import LIBRARY
+from dpcanary.core.printing import wrapped
 from dpcanary.core.program_messages import OWN_CODE, run
 from dpcanary.data.dataset_settings import DatasetStage
 from dpcanary.data.record_source import KNOWN_SOURCES, Source
@@ -56,6 +57,8 @@ def check_before(config: Path, *, folder: Path, device_is_here: bool) -> None:
             timeout=_MOST_SECONDS,
         )
     except subprocess.TimeoutExpired:
+        text = f"note: whether data and models fit could not be seen in {_MOST_SECONDS:g} seconds;"
+        print(wrapped(f"{text} the jobs will say what does not"), file=sys.stderr)
         return
     # Any other failure is left to the jobs, whose logs say more.
     _, separator, text = f"\n{done.stderr}".rpartition(f"\n{_ERROR}")

@@ -122,6 +122,14 @@ def test_a_process_of_its_own_tells_the_error(tmp_path):
         check_before(path, folder=tmp_path, device_is_here=True)
 
 
+def test_a_look_that_takes_too_long_says_so(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.yaml"
+    write_text(path, yaml.safe_dump(config({**DIGITS, "num_test": 5000})))
+    monkeypatch.setattr("dpcanary.audits.preflight._MOST_SECONDS", 0.01)
+    check_before(path, folder=tmp_path, device_is_here=True)
+    assert "could not be seen in 0.01 seconds; the jobs\nwill say" in capsys.readouterr().err
+
+
 def test_what_was_begun_is_not_looked_at_again(tmp_path):
     experiment = parse_experiment(config())
     assert needs_check(experiment, tmp_path)
