@@ -160,6 +160,8 @@ def test_a_table_of_people_and_a_folder_of_images_become_audits(tmp_path):
     for name, source in audits.items():
         printed = printed_by([*DPCANARY, "audit", "--features", *source, *options], tmp_path)
         assert re.search(r"audit +gradient +8 ", printed)
+        prepared = "Its columns became numbers by results/a/preparation.yaml."
+        assert (prepared in " ".join(printed.split())) == (name == "a")
         assert planned(tmp_path, name).jobs == {}
     preparation = tmp_path / "results/a/preparation.yaml"
     assert "categories: [f, m]" in preparation.read_text()
