@@ -233,7 +233,10 @@ def test_the_noise_of_an_audit_is_calibrated_under_its_adjacency(adjacency) -> N
 
 @pytest.mark.parametrize(("noises", "steps", "most"), [
     ([12.0, 20.0, 9.0], [30, 50, 1], 1.001),
-    ([6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02),
+    pytest.param(
+        [6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02,
+        marks=pytest.mark.long,
+    ),
 ], ids=["few", "hundreds"])  # fmt: skip
 def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps, most) -> None:
     """Noise of more than 100 phases is rounded, never up: nearly all are just below a grid's."""

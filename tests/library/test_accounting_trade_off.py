@@ -186,7 +186,9 @@ def test_limits_equal_those_of_riskcal(settings):
     assert limits.advantage == pytest.approx(advantage, abs=1e-4)
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+@pytest.mark.parametrize(
+    "adjacency", ["add_remove", pytest.param("substitute", marks=pytest.mark.long)]
+)
 def test_limits_are_those_of_dp_accountings_privacy_profile(adjacency):
     """FNR is the largest of 1 - delta - exp(eps) FPR and its mirror image, over all epsilons."""
     relation = {"add_remove": "ADD_OR_REMOVE_ONE", "substitute": "REPLACE_ONE"}[adjacency]

@@ -46,6 +46,7 @@ def test_the_tour_of_the_library_gives_what_its_page_says(capsys):
     assert last == "unknown optimizer 'adma': did you mean 'adam'?"
 
 
+@pytest.mark.long
 def test_programs_of_modules_and_metagradients_run(capsys):
     runpy.run_path(str(DOCS / "examples/own_module.py"))
     assert capsys.readouterr().out.splitlines() == ["(20, 2, 1)", "(20, 419)"]

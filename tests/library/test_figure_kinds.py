@@ -100,8 +100,11 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
     assert arguments == {*entry.inputs, "note", *axis} | ({*entry.keys} - by_file)
 
 
+SLOW = {"score_histograms", "trade_off", "epsilon_by_runs"}  # two seconds and more
+
+
 @pytest.mark.parametrize(("kind", "number"), [
-    pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
+    pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0 or kind in SLOW))
     for kind, of_kind in EXAMPLES.items()
     for number in range(len(of_kind))
 ])  # fmt: skip

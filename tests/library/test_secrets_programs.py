@@ -23,6 +23,7 @@ def last(line: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_shows_what_the_page_says(capsys):
     [block] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(block, "secrets.md", "exec"), {})

@@ -98,6 +98,7 @@ def package() -> dict[str, ast.Module]:
     }
 
 
+@pytest.mark.long
 def test_no_call_leaves_a_stated_setting_at_its_default():
     assert left_out(package()) == LEFT_OUT
 

@@ -112,6 +112,7 @@ def test_purposes_of_streams_are_distinct():
         assert declared == {*purposes.split()}
 
 
+@pytest.mark.long
 def test_imports_are_found_as_python_finds_them():
     names = ["train_shard", "estimate", "draw_figure"]
     code = f"""

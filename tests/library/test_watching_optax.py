@@ -84,6 +84,7 @@ def test_a_right_training_is_audited():
     assert high - low < 0.02
 
 
+@pytest.mark.long
 def test_wrong_noise_is_found_and_names_and_shapes_are_those_of_the_tree():
     shapes = {"['dense']['bias']": (30,), "['dense']['kernel']": (50, 30), "['out']": (40,)}
     assert shapes_of(parameters()) == shapes

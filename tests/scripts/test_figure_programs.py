@@ -151,7 +151,10 @@ def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [("trade_off", {}), ("gradient_norm", {"panels": ["model", "max_grad_norm"]})],
+    [
+        pytest.param("trade_off", {}, marks=pytest.mark.long),
+        ("gradient_norm", {"panels": ["model", "max_grad_norm"]}),
+    ],
 )
 def test_writes_three_files_with_the_same_bytes_again(kind, settings, files, tmp_path) -> None:
     entry = figure_kind(kind)

@@ -56,6 +56,7 @@ EXPECTED += [exhaustive((mu, n, {"delta": DELTA}, 1_000)) for mu, n in ((1.0, 25
 EXPECTED += [exhaustive((SELDOM, 160, EXACT, 300))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mechanism", "num_runs", "options", "num_audits"), EXPECTED)
 def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_audits):
     for rule in (rule for rule, entry in RULES.items() if entry.is_calibrated):
@@ -76,7 +77,11 @@ def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_
 
 @pytest.mark.parametrize(
     ("mu", "part", "power", "num_audits"),
-    [(1.0, 0.5, 0.95, 600), (1.0, 0.5, 0.7, 600), exhaustive((2.0, 0.9, 0.95, 1_500))],
+    [
+        pytest.param(1.0, 0.5, 0.95, 600, marks=pytest.mark.long),
+        (1.0, 0.5, 0.7, 600),
+        exhaustive((2.0, 0.9, 0.95, 1_500)),
+    ],
 )
 def test_so_many_runs_as_needed_have_the_power(mu, part, power, num_audits):
     """With 0.7, it jumps near the answer: 120 runs have a power of 0.63 only.

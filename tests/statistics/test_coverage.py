@@ -38,7 +38,9 @@ FEW, MANY = ((128, 300), (60, 40)), ((1250, 2_000), (200, 500))
 
 
 @pytest.mark.parametrize("sizes", [FEW, exhaustive((MANY,))], ids=["few", "many"])
-@pytest.mark.parametrize("rule", VALID)
+@pytest.mark.parametrize("rule", [
+    pytest.param(rule, marks=[pytest.mark.long] * (rule == "anytime")) for rule in VALID
+])  # fmt: skip
 def test_valid_rules_keep_their_significance(rule, sizes):
     size, num_audits = sizes[RULES[rule].anytime]
     rates = {
@@ -156,9 +158,12 @@ SIZES_NEAR = [(30, 30), (66, 66), (230, 230), (100, 120), (400, 480)]
 
 
 @pytest.mark.parametrize(("family", "sizes", "thetas", "shares"), [
-    (GDP, (1100, 1300), SOME, ()), (GDP, (64, 64), SOME, NEAR), (GDP, (9, 9), SOME, NEAR),
-    (GDP, (100_000, 100_000), (0.7,), ()), (GDP, (40_000, 48_000), (0.0,), ()),
-    (DIRECT, (50, 50), (0.5,), ()), (DIRECT, (250, 250), (1.5,), ()),
+    (GDP, (9, 9), SOME, NEAR), (DIRECT, (50, 50), (0.5,), ()),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (GDP, (1100, 1300), SOME, ()), (GDP, (64, 64), SOME, NEAR),
+        (GDP, (100_000, 100_000), (0.7,), ()), (GDP, (40_000, 48_000), (0.0,), ()),
+        (DIRECT, (250, 250), (1.5,), ()),
+    )),
     *(exhaustive((GDP, sizes, SOME, ())) for sizes in SIZES),
     *(exhaustive((GDP, sizes, SOME, NEAR)) for sizes in SIZES_NEAR),
     exhaustive((GDP, (40_000, 48_000), (3.0,), ())),
