@@ -86,8 +86,9 @@ _CAPTION_OF_BOUNDS = (
     "each setting in the panel titles.",
     "Markers are lower bounds from attacks. Each is the mean over repeats, and over audits "
     "that differ in their seed alone; bars are two standard errors, where there are several "
-    "repeats. With several audits, which have canaries of their own, the error is that over "
-    "audits; with one, it is that over its repeats, which share one canary.",
+    "repeats. With several audits, the error is that over audits, which have canaries of their "
+    "own where these are drawn (not mislabeled, natural or crafted inputs); with one, it is that "
+    "over its repeats, which share one canary.",
     "Lines are upper bounds from accounting, for the same training: under substitute "
     "adjacency (solid), under add/remove adjacency (dashed), and under add/remove adjacency "
     "converted by group privacy (dotted).",
@@ -184,7 +185,7 @@ _KINDS = (
             "other adjacencies, world 0 has the canary and world 1 has nothing. Both "
             "histograms have the same bins.",
             "The less the two histograms overlap, the better the attack distinguishes the "
-            "worlds, and the higher the lower bound on epsilon.",
+            "worlds. Bounds with conversion direct rest on the tails alone.",
             "The scores are those of the first repeat, as measured; nothing is assumed about "
             "their distribution.",
         ),

@@ -161,9 +161,10 @@ def over_repeats(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The mean bound at each point and its error bar: the one definition for figures of bounds.
 
     Slots that have bounds of their own share the models of a repeat, and the repeats of an audit
-    share its canary. Audits that differ in their seed alone have canaries of their own, so they are
-    the independent units: with several of them, the error is that over the means of the audits.
-    With one audit, it is that over its repeats, for this one canary.
+    share its canary. Audits that differ in their seed alone have trainings of their own, and other
+    canaries where these are drawn, so they are the independent units: with several of them, the
+    error is that over the means of the audits. With one audit, it is that over its repeats, for
+    this one canary.
 
     Returns the keys, of which NaN is a value like any other, `epsilon` (mean over all repeats),
     `error_bar` (two standard errors; NaN for one repeat of one audit) and num_repeats, which counts

@@ -67,6 +67,8 @@ class Headline:
         meaning: what the accounted epsilons mean to a person, as a sentence; empty if it is not
             known.
         data: what the training was on, in words.
+        guaranteed_of: of which part of the training the accounted epsilons are, as a sentence;
+            empty if they are of the whole.
         refuted: why the training is not the accounted one, as a sentence; empty if this is not
             known. Nothing that is accounted is then stated.
         not_examined: sentences on what this audit leaves out, beside what every audit does.
@@ -93,6 +95,7 @@ class Headline:
     conversion: Conversion | None = None
     meaning: str = ""
     data: str = "Not known to dpcanary."
+    guaranteed_of: str = ""
     refuted: str = ""
     not_examined: Sequence[str] = ()
 
@@ -203,7 +206,10 @@ class Headline:
         doubt = (
             "A bound below exceeds this: it holds only if that is explained." if self.above else ""
         )
-        return [*filter(None, [doubt, *sentences, self.meaning]), _ONLY_IF]
+        return [
+            *filter(None, [doubt, *sentences, self.guaranteed_of, self.meaning]),
+            _ONLY_IF,
+        ]
 
     @property
     def _shown(self) -> list[str]:

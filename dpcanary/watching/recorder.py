@@ -610,6 +610,7 @@ class Recorder:
             measured=self._measured.copy(),
             tensors=tuple(self._names),
             earlier_looks=earlier,
+            earlier_steps=self.accounted_before or 0,
         )
 
     def _by_world(self, scores: Floats) -> WorldScores:

@@ -51,7 +51,9 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         training=(
             f"The user's own training of {watched.num_parameters:,} parameters in"
             f" {watched.num_steps:,} steps, watched while it ran{correlated}."
-        ),
+            f" {watched.earlier_condition}"
+        ).rstrip(),
+        guaranteed_of=watched.earlier_condition,
         attack=f"{watched.num_canaries:,} canaries in this one training",
         adjacency=adjacency,
         delta=watched.delta,

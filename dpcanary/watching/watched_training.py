@@ -116,6 +116,7 @@ class WatchedTraining:
         not_seen: what could not be found out, in words; empty if there is nothing.
         end: the alarm before whose step watching ended; None if all steps were watched.
         noise_assumed: what bounds assume of the noise, so that slots are independent.
+        earlier_steps: that were accounted before the first watched one, and are in no number here.
     """
 
     scores: Mapping[str, WorldScores]
@@ -135,6 +136,7 @@ class WatchedTraining:
     not_seen: str = ""
     end: Alarm | None = None
     noise_assumed: str = INDEPENDENT_NOISE
+    earlier_steps: int = 0
 
     @property
     def is_correlated(self) -> bool:
@@ -381,6 +383,16 @@ class WatchedTraining:
         return f"the number of steps was not chosen by looking at steps {steps}"
 
     @property
+    def earlier_condition(self) -> str:
+        """Of which steps all numbers are; empty if no step was accounted before them."""
+        if not self.earlier_steps:
+            return ""
+        return (
+            f"This is for the {self.num_steps:,} watched steps alone: {self.earlier_steps:,} were"
+            " accounted before them, with which epsilon is larger."
+        )
+
+    @property
     def assumption(self) -> str:
         """What must hold so that `epsilon_lower` is valid."""
         return "; ".join(filter(None, (self.estimate.assumption, self.looks_condition)))
@@ -402,9 +414,12 @@ class WatchedTraining:
             if self.p_value < self.alarm_level
             else f"the canaries do not contradict it at level {self.alarm_level:g}"
         )
-        return [
+        upper = (
             f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
-            f" {rounded_up(accounted.add_remove)} under add/remove",
+            f" {rounded_up(accounted.add_remove)} under add/remove"
+        )
+        return [
+            f"{upper}. {self.earlier_condition}" if self.earlier_steps else upper,
             f"p = {self.p_value:.2g}: {verdict}",
         ]
 

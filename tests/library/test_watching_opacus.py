@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpcanary import InputError, watch
 from dpcanary.own_training import read_watched
 from dpcanary.watching.opacus import WatchedOptimizer
+from dpcanary.watching.watch_report import report_of_watched_training
 
 RECORDS, FEATURES, SIGMA, CANARIES = 400, 20, 1.2, 300
 QUICK = {"delta": 1e-5, "conversion": "gdp"}
@@ -305,6 +306,25 @@ def test_an_optimizer_is_watched_once_at_a_time_and_a_resumed_one_goes_on_with_i
     result = second.result(**QUICK)
     assert (result.num_steps, result.num_canaries, result.alarm) == (32, 38, None)
     assert set(result.scores) == {"all_updates_known", "all_updates", "last_model"}
+
+
+def test_numbers_are_of_the_watched_steps_and_earlier_ones_are_named():
+    trained = build()
+    run(trained, epochs=3)
+    with watch(trained.optimizer, num_canaries=38) as watched:
+        run(trained, epochs=2)
+    result = watched.result(**QUICK)
+    assert (result.num_steps, result.earlier_steps) == (16, 24)
+    assert sum(phase.num_steps for phase in result.phases) == 16
+    condition = "the 16 watched steps alone: 24 were accounted before them"
+    assert condition in " ".join(str(result).split())
+    sections = dict(report_of_watched_training(result, name="own").headline.sections)
+    for heading in ("Claim", "Guaranteed"):
+        assert condition in " ".join(sections[heading])
+    whole = build()
+    with watch(whole.optimizer, num_canaries=38) as watched:
+        run(whole, epochs=1)
+    assert "before them" not in str(watched.result(**QUICK))
 
 
 def test_a_training_without_an_accountant_needs_a_sample_rate():
