@@ -19,12 +19,14 @@ import yaml
 from numpy.typing import NDArray
 
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
+from dpcanary.audits.own_audit import ARRAYS, CONFIG, COST
 from dpcanary.audits.workflow_run import run_config
 from dpcanary.core.files import read_arrays, read_json, sha256_of_file, write_text
 from dpcanary.core.printing import wrapped
 from dpcanary.core.provenance import CRATE, KEY, VERIFIED, as_json, origins_in
 from dpcanary.core.sealed_tables import CHECKSUM, read_sealed_table, write_sealed_object
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.experiment.data_files import DataFiles
 from dpcanary.experiment.experiment_config import Experiment, Settings, read_experiment
 from dpcanary.experiment.products import Product, Products
 from dpcanary.experiment.results_lock import locked
@@ -42,7 +44,7 @@ DERIVING_RULES = (
 )  # fmt: skip
 _NOISE = "noise_multiplier"
 # Beside results: no products, or made by request.
-_IGNORED = ("logs", ".lock", "report.html", VERIFIED, CRATE, "planned.json")
+_IGNORED = ("logs", ".lock", "report.html", VERIFIED, CRATE, "planned.json", CONFIG, COST, ARRAYS)
 # Relative differences of numbers that another machine or library may make; training is in single
 # precision, whose rounding adds up over the steps.
 CLOSE, _CLOSE_SINGLE = 1e-6, 1e-4
@@ -210,6 +212,10 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
             for beside in results.parents[1].iterdir():
                 if beside.name not in ("results", ".snakemake"):
                     (root / beside.name).symlink_to(beside)
+            data_files = DataFiles(settings, folder=results.parents[1])
+            for file in (Path(file) for name in settings.datasets for file in data_files.of(name)):
+                if file.parts[0] == "results":  # such as the preparation of an audit's own table
+                    _link(root / file, results.parents[1] / file)
         for name in _files_in(results, observed):
             _link(copy / name, results / name)
         if (results / LOOKS).exists():  # figures say at which numbers of runs bounds were seen

@@ -123,7 +123,8 @@ def run_snakemake(
     trains = makes_all or ESTIMATE_COST in targets
     if is_whole:
         datasets = experiment.settings.datasets.values()
-        if trains and any(dataset.preparation for dataset in datasets):
+        is_read = trains and not experiment.settings.is_released
+        if is_read and any(dataset.preparation for dataset in datasets):
             from dpcanary.audits.own_preparation import write_missing_preparations
 
             write_missing_preparations(experiment.settings, folder)

@@ -21,6 +21,7 @@ from selenium import webdriver
 from typer.testing import CliRunner
 
 from dpcanary import AuditResults, audit
+from dpcanary.audits.release_making import release_results
 from dpcanary.audits.verification import verify_results
 from dpcanary.audits.workflow_run import run_config
 from dpcanary.cli import app
@@ -144,7 +145,10 @@ def test_a_table_that_changes_is_read_again_whatever_its_time_stamp(again):
 
 
 def test_a_table_of_people_and_a_folder_of_images_become_audits(tmp_path):
-    """A table with gaps and texts by a preparation, which may be edited; images as pixels."""
+    """A table with gaps and texts by a preparation, which may be edited; images as pixels.
+
+    The table's results can be verified, and run from a release where the table is not.
+    """
     rng, rows = np.random.default_rng(0), 60
     table = pd.DataFrame({"sex": rng.choice(["f", "m"], rows), "id": np.arange(rows)})
     table["age"] = np.where(np.arange(rows) % 7, rng.integers(20, 80, rows), np.nan)
@@ -163,6 +167,11 @@ def test_a_table_of_people_and_a_folder_of_images_become_audits(tmp_path):
         prepared = "Its columns became numbers by results/a/preparation.yaml."
         assert (prepared in " ".join(printed.split())) == (name == "a")
         assert planned(tmp_path, name).jobs == {}
+    verification = verify_results(tmp_path / "results/a")
+    assert {file.status for file in verification.files} == {"same"}
+    released = tmp_path / "elsewhere"  # where the table is not
+    config = release_results(tmp_path / "results/a", output=released / "a.zip").config
+    run_config(config, folder=released)
     preparation = tmp_path / "results/a/preparation.yaml"
     assert "categories: [f, m]" in preparation.read_text()
     preparation.write_text(re.sub(r"fill: [\d.]+", "fill: 33.0", preparation.read_text()))
