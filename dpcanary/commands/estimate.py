@@ -225,7 +225,9 @@ def estimate(
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
     conversions = [*_CONVERSIONS, *of_mechanism] if every else conversion or [Conversion.GDP]
     bounds = _bounds(scores_of_worlds, rules, conversions, delta, significance, mechanism)
-    ceiling = _ceiling(scores_of_worlds, bounds[0])
+    # These assume independent scores.
+    is_independent = not threshold_rule_named(bounds[0].threshold_rule).any_dependence
+    ceiling = _ceiling(scores_of_worlds, bounds[0]) if is_independent else None
     hint = hint_of_zero(
         world0_scores=scores_of_worlds.world0,
         world1_scores=scores_of_worlds.world1,
@@ -251,7 +253,7 @@ def estimate(
         "" if one_run or not scores_of_worlds.of_membership else _IF_ONE_TRAINING,
         _claim_in_words(bounds[0], claimed_epsilon, p_value),
         f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
-        if shown.advantage > 0
+        if is_independent and shown.advantage > 0
         else "",
         f"Hint: {hint}" if hint else "",
         f"Figure: {plot}" if plot else "",
@@ -263,7 +265,7 @@ def estimate(
             "adjacency": adjacency,
             "bounds": [vars(bound) for bound in bounds],
             "largest_by_simultaneous_direct": ceiling,
-            "shown_success": vars(shown),
+            "shown_success": vars(shown) if is_independent else None,
             "claimed_epsilon": claimed_epsilon,
             "p_value_of_claim": p_value,
             "hint": hint,
@@ -413,7 +415,7 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
 def _scores_in_words(
     paths: Sequence[Path],
     scores: "WorldScores",
-    ceiling: float,
+    ceiling: float | None,
     adjacency: Adjacency | None,
 ) -> str:
     """What was read, and what so many scores can show."""
@@ -424,11 +426,15 @@ def _scores_in_words(
         else " Epsilon is that of the adjacency in which the two worlds differ: --adjacency"
         " names it."
     )
+    largest = (
+        ""
+        if ceiling is None
+        else " Without an assumption on the mechanism (rule simultaneous, conversion direct), a"
+        f" perfect attack would show {rounded_down(ceiling)} from so many scores."
+    )
     return (
         f"{' and '.join(map(str, paths))}: {len(scores.world0):,} scores of world 0{name0},"
-        f" {len(scores.world1):,} of world 1{name1}.{about} Without an assumption on"
-        f" the mechanism (rule simultaneous, conversion direct), a perfect attack would show"
-        f" {rounded_down(ceiling)} from so many scores."
+        f" {len(scores.world1):,} of world 1{name1}.{about}{largest}"
     )
 
 

@@ -111,11 +111,11 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         summary: of an experiment.
 
     Returns:
-        Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `shown`
-        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, `proof`,
-        `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
-        accounted under it), `delta`, `significance`, and the accounted epsilons `add_remove` and
-        `substitute`.
+        Columns `audit` (the first of the set-up), `audits` (how many it has), `canary`, `runs`,
+        `rule`, `conversion`, `shown` (the mean lower bound on epsilon), `bounds` (how many are
+        averaged), `assumption`, `proof`, `adjacency` (the audited one), `above` (how many of the
+        averaged bounds exceed what is accounted under it), `delta`, `significance`, and the
+        accounted epsilons `add_remove` and `substitute`.
     """
     is_looked_at = summary["assumption"].str.startswith(LOOKED_BEFORE)
     rows = summary[summary["is_valid"] | is_looked_at].assign(above=_above)
@@ -125,6 +125,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         rows = rows[rows[key] == rows.groupby("audit")[key].transform("max")]
     grouped = rows.groupby(_SET_UP, sort=False, dropna=False).agg(
         audit=("audit", "first"),
+        audits=("audit", "nunique"),
         canary=("canary", "first"),
         runs=("num_runs", "first"),
         rule=("threshold_rule", "first"),
@@ -254,7 +255,7 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
          "if"),
         [
             (
-                row["audit"],
+                audits_in_words(row),
                 *[row["canary"]] * has_canary,
                 f"{row['runs']:,}",
                 shown_in_words(row),
@@ -284,6 +285,12 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
         "",
         wrapped(in_words(table)),
     ]
+
+
+def audits_in_words(row: Mapping[Any, Any]) -> str:
+    """The audits of a row of the table, which differ in their seed alone."""
+    more = row["audits"] - 1
+    return f"{row['audit']} and {more:,} more" if more else str(row["audit"])
 
 
 def stated(table: pd.DataFrame) -> str:

@@ -22,6 +22,7 @@ from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_table import (
     above_in_words,
+    audits_in_words,
     datasets_in_words,
     in_words,
     read_summary,
@@ -250,7 +251,7 @@ def _attacked(audit: Audit, runs: int) -> str:
 
 def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
     return [
-        row["audit"],
+        audits_in_words(row),
         canary_name(row["canary"]),
         ADJACENCIES[row["adjacency"]],
         f"{row['runs']:,}",

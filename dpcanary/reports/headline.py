@@ -315,7 +315,7 @@ _BOUND_ON_RELEASED = (
 )
 _BOUND_ON_MECHANISM = (
     "The lower bound is one on the mechanism, over all data and for an attacker who sees every"
-    " update; conversion direct gives one on what is released."
+    " update."
 )
 _NEVER_EXAMINED = (
     "Stronger attacks, other records and other data: a lower bound is no guarantee.",

@@ -255,7 +255,13 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     text = " ".join(printed(*asked).split())
     assert "NOT a valid bound" in text
     assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
-    [bound] = as_json("estimate", path, "--delta", "1e-5", "--one-run")["bounds"]
+    content = as_json("estimate", path, "--delta", "1e-5", "--one-run")
+    [bound] = content["bounds"]
+    # What assumes independent scores is not said beside it.
+    assert (content["largest_by_simultaneous_direct"], content["shown_success"]) == (None, None)
+    said = printed("estimate", path, "--delta", "1e-5", "--one-run")
+    assert "perfect attack" in text
+    assert "Without" not in said
     assert bound["threshold_rule"] == "mahloujifar"
     assert "slots may depend on one another in any way" in bound["assumption"]
     assert "independent" not in bound["assumption"]

@@ -75,7 +75,12 @@ def test_bounds_are_averaged_and_none_is_picked():
     [found] = results_table(summary).to_dict("records")
     assert found == {
         **{"audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute"},
-        **{"rule": "simultaneous", "conversion": "gdp", "assumption": "independence; a curve"},
+        **{
+            "audits": 1,
+            "rule": "simultaneous",
+            "conversion": "gdp",
+            "assumption": "independence; a curve",
+        },
         **{"proof": "proven", "shown": 3.0, "bounds": 2, "above": 0, "runs": 1000},
         **{"add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05},
     }
@@ -84,6 +89,9 @@ def test_bounds_are_averaged_and_none_is_picked():
     slots = [one(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
     found = results_table(pd.DataFrame(seeds + slots))
     assert found[["audit", "shown"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
+    lines = [" ".join(line.split()) for line in results_lines(found, Path("x"))]
+    assert [line for line in lines if line.startswith("a0 and 2 more gradient")]
+    assert not [line for line in lines if line.startswith("b and")]
 
 
 def test_a_bound_above_what_is_accounted_is_an_alarm():
