@@ -4,7 +4,7 @@ A function is named as in Python's entry points, `package.module:function`. A jo
 only the function that its settings name, and depends on no other.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -128,3 +128,11 @@ class Catalogue(Generic[Kind]):
     def entries(self) -> dict[str, Kind]:
         """All entries by name."""
         return {name: self.named(name) for name in self.names()}
+
+
+def unknown_name(name: str, registered_names: Iterable[str]) -> str:
+    """What a message says of a name under which nothing is registered."""
+    text = f"unknown name, {suggestion(name, registered_names)}"
+    if text.endswith("?"):  # a similar one is known
+        return text
+    return f"{text}; names of another package are known where that is installed"

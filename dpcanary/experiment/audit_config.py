@@ -17,9 +17,9 @@ from dpcanary.adversaries.adversary_settings import (
     Simulation,
 )
 from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.core.plugins import unknown_name
 from dpcanary.core.setting_fields import Count, Flag, Offered, UsedIf, metadata_of
 from dpcanary.data.observations import Observation
-from dpcanary.errors import suggestion
 from dpcanary.training.training_settings import (
     TRAINED,
     DataKeys,
@@ -96,7 +96,7 @@ class Audit(
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name not in adversary_names():
-            raise ValueError(f"unknown name, {suggestion(name, adversary_names())}")
+            raise ValueError(unknown_name(name, adversary_names()))
         return name
 
     @model_validator(mode="after")

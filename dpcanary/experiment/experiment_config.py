@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.adversary_settings import DrawingStage
+from dpcanary.core.plugins import unknown_name
 from dpcanary.core.printing import table_lines, wrapped
 from dpcanary.core.setting_fields import ClosedModel, Name, Sha256
 from dpcanary.data.dataset_settings import SourceKeys, SplitKeys
@@ -113,7 +114,7 @@ class Settings(EstimationKeys):
     def _are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in threshold_rule_names():
-                raise ValueError(f"unknown name, {suggestion(name, threshold_rule_names())}")
+                raise ValueError(unknown_name(name, threshold_rule_names()))
         if ThresholdRule.FIXED in names:
             raise ValueError("threshold rule fixed needs a threshold: use it from the library")
         return names
@@ -257,8 +258,10 @@ def read_experiment(path: Path) -> Experiment:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: it is the config of the results") from None
     except (OSError, ValueError) as error:
+        lines = [line for line in str(error).splitlines() if "errors.pydantic.dev" not in line]
+        reason = "\n".join(lines)
         message = (
-            f"{path} is not a resolved config of this installation: {error}\nIf a package that it"
+            f"{path} is not a resolved config of this installation: {reason}\nIf a package that it"
             " names is missing, install it; otherwise run again from the config"
         )
         raise InputError(message) from None

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dpcanary.core.plugins import unknown_name
 from dpcanary.core.setting_fields import ClosedModel, Count, Offered, Positive, SampleRate
-from dpcanary.errors import suggestion
 from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names, figure_kinds
 from dpcanary.experiment.summary import AXES, LINES, PANELS
 
@@ -61,7 +61,7 @@ class Figure(ClosedModel):
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name not in figure_kind_names():
-            raise ValueError(f"unknown name, {suggestion(name, figure_kind_names())}")
+            raise ValueError(unknown_name(name, figure_kind_names()))
         return name
 
     @model_validator(mode="after")

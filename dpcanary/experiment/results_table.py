@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpcanary.adversaries.catalogue import adversary_names
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.files import Arrays, read_npz, shape_in_npz
 from dpcanary.core.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
@@ -94,6 +95,8 @@ def _checked(folder: Path, product: Product) -> Path | None:
 
 _MOST_ROWS, _CONFIG = 40, "experiment.json"
 _SUBSTITUTE = Adjacency.SUBSTITUTE.value
+# The canaries whose row is stated first, if there is one.
+_FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
 # Which conversion is shown, if there are several.
 _CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
 _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
@@ -113,12 +116,12 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns `audit` (the first of the set-up), `audits` (how many it has), `canary`, `runs`,
         `rule`, `conversion`, `shown` (the mean lower bound on epsilon), `bounds` (how many are
-        averaged), `assumption`, `proof`, `adjacency` (the audited one), `above` (how many of the
-        averaged bounds exceed what is accounted under it), `delta`, `significance`, and the
-        accounted epsilons `add_remove` and `substitute`.
+        averaged), `assumption`, `proof`, `adjacency` (the audited one), `above_accounted` (how
+        many of the averaged bounds exceed what is accounted under it), `delta`, `significance`,
+        and the accounted epsilons `add_remove` and `substitute`.
     """
     is_looked_at = summary["assumption"].str.startswith(LOOKED_BEFORE)
-    rows = summary[summary["is_valid"] | is_looked_at].assign(above=_above)
+    rows = summary[summary["is_valid"] | is_looked_at].assign(above_accounted=_above)
     ranks = rows["conversion"].map([*_CONVERSIONS].index)
     rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
     for key in ("step", "num_runs"):
@@ -137,7 +140,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         assumption=("assumption", "first"),
         proof=("proof", "first"),
         adjacency=("adjacency", "first"),
-        above=("above", "sum"),
+        above_accounted=("above_accounted", "sum"),
         delta=("delta", "first"),
         significance=("significance", "first"),
     )
@@ -174,7 +177,10 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
     """
     path, config = folder / "summary.tsv", folder / _CONFIG
     if not path.exists():
-        raise InputError(f"{folder} has no results: there is no {path.name} in it")
+        raise InputError(
+            f"{folder} has no results: there is no {path.name} in it. If its run was"
+            " interrupted, the same `dpcanary run` goes on"
+        )
     products = Products(read_experiment(config)) if config.exists() else None
     if products:
         products.check_summary(path)
@@ -287,18 +293,28 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
     ]
 
 
-def audits_in_words(row: Mapping[Any, Any]) -> str:
+def audits_in_words(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     """The audits of a row of the table, which differ in their seed alone."""
     more = row["audits"] - 1
     return f"{row['audit']} and {more:,} more" if more else str(row["audit"])
 
 
+def first_row(table: pd.DataFrame) -> "pd.Series[Any]":
+    """The row that is stated first: that of the strongest canary that audits everyone's training.
+
+    It is not chosen by its result.
+    """
+    order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
+    row: pd.Series[Any] = table.loc[int(table["canary"].map(order.index).idxmin())]
+    return row
+
+
 def stated(table: pd.DataFrame) -> str:
-    """What may be stated of a table of results: the first bound, which no result chose."""
+    """What may be stated of a table of results: a bound that no result chose."""
     single = table[table["bounds"] == 1]
     if single.empty:
         return "The numbers are means of several bounds: none of them may be stated as a bound."
-    row = single.iloc[0]
+    row = first_row(single)
     is_valid = row["proof"] != Proof.NOT_VALID
     sentence = bound_in_words(
         row["shown"],
@@ -366,18 +382,20 @@ def in_words(table: pd.DataFrame) -> str:
 
 def above_in_words(table: pd.DataFrame) -> Iterator[str]:
     """The alarm that bounds exceed what is accounted, with their audits, if any do."""
-    rows = table[table["above"] > 0]
+    rows = table[table["above_accounted"] > 0]
     if rows.empty:
         return
     names = [
         audit if bounds == 1 else f"{audit} ({above} of {bounds} bounds)"
-        for audit, bounds, above in zip(rows["audit"], rows["bounds"], rows["above"], strict=True)
+        for audit, bounds, above in zip(
+            rows["audit"], rows["bounds"], rows["above_accounted"], strict=True
+        )
     ]
     more = len(names) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""
     yield (
         f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {', '.join(names[:_MOST_TARGETS])}"
-        f"{several}; {int(table['above'].sum())} of {int(table['bounds'].sum())} bounds. This is by"
-        " chance, or an assumption does not hold (conversion `direct` makes none on the mechanism),"
-        " or the training is not what was accounted."
+        f"{several}; {int(table['above_accounted'].sum())} of {int(table['bounds'].sum())} bounds."
+        " This is by chance, or an assumption does not hold (conversion `direct` makes none on the"
+        " mechanism), or the training is not what was accounted."
     )

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dpcanary.accounting.meaning import Meaning
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.adversaries.catalogue import adversary
 from dpcanary.core.adjacency import ADJACENCIES
 from dpcanary.core.files import read_header, sha256_of_file
 from dpcanary.core.printing import lettered, rounded_down, rounded_up
@@ -24,6 +24,7 @@ from dpcanary.experiment.results_table import (
     above_in_words,
     audits_in_words,
     datasets_in_words,
+    first_row,
     in_words,
     read_summary,
     results_table,
@@ -52,9 +53,6 @@ _COLUMNS = (
     "audit", "canary", "adjacency", "models", "shown", "add/remove", "substitute", "rule", "proof",
     "if",
 )  # fmt: skip
-# The canaries whose audit is on the first page, if there is one: the strongest that audits
-# everyone's training, not the one with the largest bound.
-_FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
@@ -87,7 +85,7 @@ def report_of_experiment(folder: Path) -> Report:
         headline=_headline(experiment, table, last, data),
         columns=_COLUMNS,
         rows=[
-            Row(_cells(row, own), [*_details(products, folder, row["audit"], last)])
+            Row(_cells(row, own), [*_details(products, folder, row, last)])
             for row, own in zip(table.to_dict("records"), letters, strict=True)
         ],
         notes=[*above_in_words(table), *meanings, in_words(table), *left_out],
@@ -117,9 +115,7 @@ def _headline(
     last: pd.DataFrame,
     data: Sequence[tuple[str, str]],
 ) -> Headline:
-    order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
-    ranks = table["canary"].map(order.index)
-    row = table[ranks == ranks.min()].iloc[0]
+    row = first_row(table)
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
     same_rule = table[(table["rule"] == row["rule"]) & (table["proof"] != Proof.NOT_VALID)]
     adjacency = str(settings["adjacency"])
@@ -137,13 +133,13 @@ def _headline(
     return Headline(
         training=f"DP-SGD, {model}{sampling}, noise multiplier"
         f" {settings['noise_multiplier']:.4g}, {settings['num_steps']:,} steps{accounted}.",
-        attack=_attacked(audit, int(row["runs"])),
+        attack=_attacked(audit, row),
         adjacency=ADJACENCIES[adjacency],
         delta=settings["delta"],
         significance=settings["significance"],
         shown=row["shown"],
         bounds=int(row["bounds"]),
-        above=int(row["above"]),
+        above=int(row["above_accounted"]),
         assumption=row["assumption"],
         is_valid=row["proof"] != Proof.NOT_VALID,
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
@@ -156,7 +152,7 @@ def _headline(
         measured=learnt_in_words(settings),
         conversion=Conversion(row["conversion"]),
         meaning=meaning_in_words(_meaning(audit, settings)),
-        data=f"{of_audit[0][:1].upper()}{of_audit[0][1:].removesuffix('.')}.",
+        data=f"{of_audit[0].removesuffix('.')}.",
         not_examined=[_OTHER_LOOPS if audit.is_trained else _NO_TRAINING],
     )
 
@@ -174,7 +170,7 @@ def _chosen(
     trainings = {repr(_training(experiment, last, name)) for name in table["audit"]}
     of_several = f" of {len(trainings)} trainings" if len(trainings) > 1 else ""
     return (
-        f"This page is about audit {row['audit']}. Of the {len(table)} rows of the table"
+        f"This page is about audit {audits_in_words(row)}. Of the {len(table)} rows of the table"
         f"{of_several} it is the first with canary {canary_name(row['canary'])}: it was not chosen"
         f" by its result. {alone}"
     )
@@ -215,7 +211,7 @@ def _of_real_record(
         return None
     row = of_same_training.sort_values("shown").iloc[-1]
     strongest = experiment.audits[str(row["audit"])]
-    attack = _attacked(strongest, int(row["runs"]))
+    attack = _attacked(strongest, row)
     difference = strongest.adversary.difference_in_words
     return OfRealRecord(
         row["shown"],
@@ -223,7 +219,7 @@ def _of_real_record(
         difference,
         compared=len(of_same_training),
         bounds=int(row["bounds"]),
-        above=int(row["above"]),
+        above=int(row["above_accounted"]),
     )
 
 
@@ -237,12 +233,15 @@ def _training(experiment: Experiment, last: pd.DataFrame, name: str) -> object:
     return stage, audit.dataset, audit.num_slots, str(last.loc[name, "noise_multiplier"])
 
 
-def _attacked(audit: Audit, runs: int) -> str:
+def _attacked(audit: Audit, row: "pd.Series[Any]") -> str:
     """How many models, and in what the worlds differ."""
-    name = canary_name(audit.canary)
+    name, runs = canary_name(audit.canary), int(row["runs"])
+    times = f"{row['audits']:,} times " if row["audits"] > 1 else ""  # with other seeds
     if not audit.is_trained:
-        return f"{runs:,} draws of the process {name}"
-    models = f"{runs:,} models" if runs > 1 else "one model"
+        return f"{times}{runs:,} draws of the process {name}"
+    models = f"{times}{runs:,} models"
+    if runs == 1:
+        models = f"{row['audits']:,} models" if times else "one model"
     if audit.num_slots == 1:
         return f"{models} with {audit.adversary.difference_in_words} ({name} canary)"
     each = " each" if runs > 1 else ""
@@ -265,11 +264,13 @@ def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
 
 
 def _details(
-    products: Products, folder: Path, audit: str, last: pd.DataFrame
+    products: Products, folder: Path, of_table: Mapping[Any, Any], last: pd.DataFrame
 ) -> Iterator[tuple[str, str]]:
-    """Settings that the audit uses, and what was measured."""
-    experiment = products.experiment
+    """Settings that the (first) audit of a row of the table uses, and what was measured."""
+    experiment, audit = products.experiment, of_table["audit"]
     unused = {*experiment.unused_keys[audit]}
+    if of_table["audits"] > 1:
+        yield "audits", f"{of_table['audits']:,}, with other seeds; below is the first"
     for key, value in experiment.audits[audit].model_dump(mode="json").items():
         if key not in unused and value not in (None, [], {}) and not isinstance(value, dict):
             yield key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -341,7 +342,10 @@ def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
         where = "the release" if experiment.settings.is_released else "the folder"
         yield "training", f"not recorded: {where} has no shards"
     yield "seed", str(experiment.settings.seed)
-    yield "verified", verified_in_words(folder) or "not as they are now: see `dpcanary verify`"
+    yield (
+        "verified",
+        verified_in_words(folder) or "not since they last changed: `dpcanary verify` does it",
+    )
     for name, digest in _sources(products, folder):
         yield f"SHA-256 of {name}", digest
 

@@ -254,14 +254,16 @@ class Headline:
         if isnan(self.substitute):
             return ""
         if self.shown > self.add_remove:
-            evidence = "" if self.bounds > 1 else ", which is evidence that the two differ"
+            above = "This is above the add/remove epsilon, which is evidence that the two differ"
+            if self.bounds > 1:
+                above = "This mean is above the add/remove epsilon"
             return (
-                f"This is above the add/remove epsilon{evidence}. Who must protect the content of"
+                f"{above}. Who must protect the content of"
                 " records should quote the substitute epsilon."
             )
         return (
             "This is not above the add/remove epsilon, and no evidence that the training protects"
-            " more than is accounted: more models or a stronger canary may show more."
+            " more than is accounted: a stronger attack may show more."
         )
 
     def _real_sentences(self) -> Iterator[str]:
@@ -332,7 +334,7 @@ def _mean(bounds: int) -> str:
 def _of_bounds(shown: float, bounds: int, label: str, note: str) -> tuple[str, str, str]:
     """The number, label and note of a bar; a mean of bounds is no bound."""
     if bounds > 1:
-        return rounded_down(shown), label, f"{note} Each bound has it, and their mean has none."
+        return rounded_down(shown), label, f"{note} This holds for each bound, not for their mean."
     return f"≥ {rounded_down(shown)}", label, note
 
 

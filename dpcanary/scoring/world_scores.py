@@ -145,14 +145,16 @@ def read_world_scores(
         world0 = "1"
     is_world0 = _is_world0(path, world, labels, world0)
     names = None
+    of_membership &= world0 == "1"
     if world0 is not None:
         [name1] = {*labels} - {world0}
         names = (f"{world} {world0}", f"{world} {name1}")
+        of_membership |= _is_known(world0, name1)
     return WorldScores(
         scores[is_world0],
         scores[~is_world0],
         names=names,
-        of_membership=of_membership and world0 == "1",
+        of_membership=of_membership,
     )
 
 

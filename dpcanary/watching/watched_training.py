@@ -384,7 +384,7 @@ class WatchedTraining:
 
     @property
     def earlier_condition(self) -> str:
-        """Of which steps all numbers are; empty if no step was accounted before them."""
+        """That all numbers are of the watched steps; empty if none was accounted before them."""
         if not self.earlier_steps:
             return ""
         return (
@@ -435,7 +435,7 @@ class WatchedTraining:
         if size == size:
             lines.append(f"batches: {size:,.1f} records on average")
         if self.measured.clipped[1]:
-            lines.append(f"clipping: {self.measured.share_clipped:.0%} of the records looked at")
+            lines.append(f"clipped: {self.measured.share_clipped:.0%} of the records looked at")
         if self.measured.clipped_to == self.measured.clipped_to:
             lines.append(
                 "clipping of gradients of norm 1.2 C to 10 C left a norm of at most"
