@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from benchmarks import error_lists
 from benchmarks.error_lists.own_loops import Loop
+from dpcanary.core.files import write_text
 from dpcanary.core.printing import print_table
 from dpcanary.own_training import MechanismCheck
 
@@ -85,7 +86,8 @@ def main() -> None:
         print(f"\n{title}: {found} of {len(rows)} wrong loops are found.\n")
     if arguments.write:
         columns = ["list", "kind", "loop", "result"]
-        pd.DataFrame(kept, columns=columns).to_csv(TABLE, sep="\t", index=False)
+        table = pd.DataFrame(kept, columns=columns)
+        write_text(TABLE, table.to_csv(sep="\t", index=False))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from benchmarks import error_lists
 from benchmarks.error_lists import blind_whole_trainings
 from benchmarks.error_lists.own_whole_trainings import Training, records
 from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
+from dpcanary.core.files import write_text
 from dpcanary.errors import InputError
 
 TABLE = Path(__file__).parents[1] / "docs/results/check-neighbours.tsv"
@@ -102,7 +103,8 @@ def main() -> None:
             print(f"{origin} {kind} trainings judged rightly: {good} of {len(names)}")
     if args.write:
         columns = ["list", "kind", "training", "result", "largest_difference_in_C"]
-        pd.DataFrame(kept, columns=columns).to_csv(TABLE, sep="\t", index=False)
+        table = pd.DataFrame(kept, columns=columns)
+        write_text(TABLE, table.to_csv(sep="\t", index=False))
 
 
 if __name__ == "__main__":
