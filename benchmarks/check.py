@@ -10,38 +10,17 @@ import argparse
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
 
-from benchmarks import (
-    further_loops,
-    jax_loops,
-    loops,
-    unseen_clipping_loops,
-    unseen_loops,
-    unseen_noise_loops,
-    unseen_sampling_loops,
-)
-from benchmarks.loops import Loop
+from benchmarks import error_lists
+from benchmarks.error_lists.own_loops import Loop
+from dpcanary.core.files import write_text
 from dpcanary.core.printing import print_table
 from dpcanary.own_training import MechanismCheck
 
-WRONG = (
-    *loops.WRONG,
-    *jax_loops.WRONG,
-    *unseen_loops.WRONG,
-    *unseen_clipping_loops.WRONG,
-    *unseen_noise_loops.WRONG,
-    *unseen_sampling_loops.WRONG,
-)
-NOT_FOUND = unseen_clipping_loops.NOT_FOUND
-RIGHT = (*loops.RIGHT, *jax_loops.RIGHT)
 TABLE = Path(__file__).parents[1] / "docs/results/check-loops.tsv"
 # Far from the defaults in everything.
 OTHER_SETTINGS = {
@@ -53,28 +32,19 @@ OTHER_SETTINGS = {
 }
 
 
-def named(loops: Mapping[str, tuple[Callable[..., Any], str, object]]) -> tuple[Loop, ...]:
-    """Loops of a blind list, which says in words what is wrong or unusual."""
-    return tuple(Loop(name, train) for name, (train, *_) in loops.items())
+def loops(name: str, kind: str) -> tuple[Loop, ...]:
+    """The loops of a list; a blind one says in words what is wrong or unusual."""
+    return tuple(
+        entry if isinstance(entry, Loop) else Loop(title, entry[0])
+        for title, entry in error_lists.entries("loops", name, kind).items()
+    )
 
 
-BLIND = ("blind", "second", "third", "fourth", "fifth")
-
-
-def blind(title: str, part: str) -> ModuleType:
-    """A module of a list that was written from the documentation alone, such as its `models`."""
-    prefix = "" if title == "blind" else f"{title}_"
-    return import_module(f"benchmarks.{prefix}blind_{part}")
-
-
+WRONG, NOT_FOUND, RIGHT = (loops("main", kind) for kind in ("WRONG", "NOT_FOUND", "RIGHT"))
 # Wrong loops and right ones.
 LISTS = {
-    "main": ((*WRONG, *NOT_FOUND), RIGHT),
-    "further": (further_loops.WRONG, further_loops.RIGHT),
-    **{
-        title: (named(blind(title, "loops").WRONG), named(blind(title, "right_loops").RIGHT))
-        for title in BLIND
-    },
+    name: ((*loops(name, "WRONG"), *loops(name, "NOT_FOUND")), loops(name, "RIGHT"))
+    for name in error_lists.LISTS["loops"]
 }
 
 
@@ -116,7 +86,8 @@ def main() -> None:
         print(f"\n{title}: {found} of {len(rows)} wrong loops are found.\n")
     if arguments.write:
         columns = ["list", "kind", "loop", "result"]
-        pd.DataFrame(kept, columns=columns).to_csv(TABLE, sep="\t", index=False)
+        table = pd.DataFrame(kept, columns=columns)
+        write_text(TABLE, table.to_csv(sep="\t", index=False))
 
 
 if __name__ == "__main__":

@@ -40,15 +40,8 @@ import coverage
 import pytest
 from tqdm import tqdm
 
-from benchmarks.planted import (
-    LIST,
-    ROOT,
-    Planted,
-    copied,
-    markdown_table,
-    read_list,
-    with_block,
-)
+from benchmarks.planted import LIST, ROOT, Planted, copied, read_list
+from benchmarks.tables_in_pages import markdown_table, with_table
 from dpcanary.core.files import write_text
 from dpcanary.core.printing import print_table
 
@@ -524,8 +517,10 @@ def write_results(
     kills: Sequence[Kills],
 ) -> None:
     """The table in the page of reliability, and the cheapest tests of each error in the list."""
-    page = PAGE.read_text(encoding="utf-8")
-    write_text(PAGE, with_block(page, "table: kill matrix", markdown_table(header, rows)))
+    page, name = PAGE.read_text(encoding="utf-8"), "table: kill matrix"
+    if name not in page:
+        page += f"\n<!-- {name} -->\n<!-- end -->\n"
+    write_text(PAGE, with_table(page, name, markdown_table([header, *rows])))
     killers = {error.error: error.killers for error in kills if error.killers}
     listed = json.loads(LIST.read_text(encoding="utf-8"))
     for error in listed:

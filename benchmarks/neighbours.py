@@ -2,26 +2,25 @@
 
 `python -m benchmarks.neighbours` prints the rows; `--write` keeps them in
 docs/results/check-neighbours.tsv.
-`--seeds 5` repeats the right ones. The trainings of `benchmarks.blind_neighbour_trainings` are
-added, if there are any: its `WRONG` and `RIGHT` map a name to a function of a dataset and the
-expected kind in words, and its `records()` gives the dataset.
+`--seeds 5` repeats the right ones. The trainings are the lists `own_whole_trainings` and
+`blind_whole_trainings` of `benchmarks.error_lists`.
 """
 
 import argparse
-import importlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from benchmarks.neighbour_trainings import RIGHT, WRONG, Training, records
+from benchmarks import error_lists
+from benchmarks.error_lists import blind_whole_trainings
+from benchmarks.error_lists.own_whole_trainings import Training, records
 from dpcanary.checking.neighbours.neighbours_check import NeighboursCheck, check_neighbours
+from dpcanary.core.files import write_text
 from dpcanary.errors import InputError
 
 TABLE = Path(__file__).parents[1] / "docs/results/check-neighbours.tsv"
-BLIND = "benchmarks.blind_neighbour_trainings"
 
 
 def checked(training: Training, *, seed: int = 0) -> NeighboursCheck:
@@ -43,17 +42,14 @@ def is_named(training: Training, names: list[str]) -> bool:
     return bool(names) and (not expected or any(name in expected for name in names))
 
 
-def blind() -> tuple[dict[str, Training], dict[str, Training]]:
-    """Trainings, wrong and right, that were written without knowledge of the check."""
-    try:
-        module = importlib.import_module(BLIND)
-    except ModuleNotFoundError:
-        return {}, {}
-
-    def of(entries: dict[str, Any]) -> dict[str, Training]:
-        return {name: Training(entry[0], (), module.records) for name, entry in entries.items()}
-
-    return of(module.WRONG), of(module.RIGHT)
+def listed(origin: str, kind: str) -> dict[str, Training]:
+    """The trainings of a list; a blind one says in words what is wrong or unusual."""
+    return {
+        name: entry
+        if isinstance(entry, Training)
+        else Training(entry[0], (), blind_whole_trainings.records)
+        for name, entry in error_lists.entries("whole trainings", origin, kind.upper()).items()
+    }
 
 
 def wrong_rows(trainings: dict[str, Training]) -> Iterator[tuple[bool, str, str]]:
@@ -93,8 +89,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"keep the rows in {TABLE.name}")
     args = parser.parse_args()
     kept: list[tuple[str, ...]] = []
-    for origin, (wrong, right) in {"own": (WRONG, RIGHT), "blind": blind()}.items():
-        for kind, trainings in (("wrong", wrong), ("right", right)):
+    for origin in error_lists.LISTS["whole trainings"]:
+        for kind in ("wrong", "right"):
+            trainings = listed(origin, kind)
             names = [name for name in trainings if not args.only or name in args.only]
             chosen = {name: trainings[name] for name in names}
             rows = wrong_rows(chosen) if kind == "wrong" else right_rows(chosen, args.seeds)
@@ -106,7 +103,8 @@ def main() -> None:
             print(f"{origin} {kind} trainings judged rightly: {good} of {len(names)}")
     if args.write:
         columns = ["list", "kind", "training", "result", "largest_difference_in_C"]
-        pd.DataFrame(kept, columns=columns).to_csv(TABLE, sep="\t", index=False)
+        table = pd.DataFrame(kept, columns=columns)
+        write_text(TABLE, table.to_csv(sep="\t", index=False))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
@@ -33,6 +33,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
+from benchmarks.tables_in_pages import markdown_table, with_table
 from dpcanary.core.files import read_json, write_text
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.core.tsv_tables import write_table
@@ -509,18 +510,8 @@ def filled(page: str, results: dict[str, Any]) -> str:
         ValueError: if a table has no markers.
     """
     for name, text in tables(results).items():
-        start, end = f"<!-- peers: {name} -->\n", f"<!-- end: {name} -->"
-        before, found, rest = page.partition(start)
-        _, ends, after = rest.partition(end)
-        if not found or not ends:
-            raise ValueError(f"{PAGE.name} has no markers for the table {name!r}")
-        page = f"{before}{start}\n{text}\n\n{end}{after}"
+        page = with_table(page, f"peers: {name}", text)
     return page
-
-
-def _markdown(lines: Iterable[Iterable[str]]) -> str:
-    head, *rest = [list(line) for line in lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rest])
 
 
 def _versions(results: dict[str, Any]) -> str:
@@ -534,7 +525,7 @@ def _versions(results: dict[str, Any]) -> str:
         for tool, found in results["tools"].items()
         if "not_run" in found
     ]
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def _scores(results: dict[str, Any]) -> str:
@@ -543,7 +534,7 @@ def _scores(results: dict[str, Any]) -> str:
         (cell["name"], f"{cell['truth']:.3f}", str(cell["audits"]), f"`{cell['sha256']}`")
         for cell in results["cells"]
     ]
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def _present(results: dict[str, Any], game: str) -> list[Estimator]:
@@ -581,7 +572,7 @@ def _table(results: dict[str, Any], game: str, shown: Any, *, seconds: bool = Fa
             times = [r["seconds"] for r, c in zip(found, cells, strict=True) if r and c["mu"] == 1]
             line.append(" / ".join(f"{time:.2g}" for time in times))
         lines.append(line)
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def _demo(results: dict[str, Any], game: str) -> str:
@@ -592,7 +583,7 @@ def _demo(results: dict[str, Any], game: str) -> str:
     for e in _present(results, game):
         found = [_row_of(results, e.label, c["name"]) for c in cells]
         lines.append([e.label, *(f"{max(r['median'], 0):.2f}" if r else "-" for r in found)])
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def chart(results: dict[str, Any]) -> Figure:

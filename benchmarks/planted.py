@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from benchmarks.tables_in_pages import markdown_table, with_table
 from dpcanary.core.printing import print_table
 
 ROOT = Path(__file__).parents[1]
@@ -102,26 +103,8 @@ def page_with_lists(page: str) -> str:
             share = f"{sum(at_first) / len(at_first):.0%}"
             rows.append((words, str(len(at_first)), str(sum(at_first)), share))
     rows.append(("all", str(len(errors)), str(sum(error.at_first for error in errors)), ""))
-    table = markdown_table(["chosen", "errors", "found at first", "share"], rows)
-    return with_block(page, "table: python -m benchmarks.planted --page", table)
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-
-
-def with_block(page: str, name: str, lines: Sequence[str]) -> str:
-    """A page with other lines between the comment of this name and the next `<!-- end -->`.
-
-    A page without this comment gets the lines at its end.
-    """
-    start, end = f"<!-- {name} -->", "<!-- end -->"
-    if start not in page:
-        page = f"{page}\n{start}{end}\n"
-    above, _, rest = page.partition(start)
-    below = rest.partition(end)[2]
-    return "\n".join([f"{above}{start}", "", *lines, "", f"{end}{below}"])
+    table = markdown_table([("chosen", "errors", "found at first", "share"), *rows])
+    return with_table(page, "table: python -m benchmarks.planted --page", table)
 
 
 def run_tests(tests: Sequence[str], copy: Path) -> "subprocess.CompletedProcess[str]":

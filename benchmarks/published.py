@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from benchmarks.tables_in_pages import markdown_table, with_table
 from dpcanary.core.files import write_text
 from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.core.tsv_tables import read_table, write_table
@@ -22,7 +23,6 @@ from dpcanary.experiment.experiment_config import read_experiment
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results/published"
 PAGE = DOCS / "papers.md"
-_START, _END = "<!-- table: python -m benchmarks.published -->\n", "<!-- end of table -->\n"
 _COLUMNS = ["audit", "num_runs", "num_slots", "threshold_rule", "conversion", "is_valid", "epsilon"]
 _HEAD = (
     "audit",
@@ -106,18 +106,17 @@ def row(name: str, said: dict[str, Any], bounds: pd.DataFrame) -> tuple[str, ...
 def table() -> str:
     """The table, as Markdown."""
     papers = yaml.safe_load((KEPT / "papers.yaml").read_text(encoding="utf-8"))
-    lines = [_HEAD, ("---",) * len(_HEAD)]
+    lines = [_HEAD]
     for name, said in papers.items():
         bounds = pd.read_csv(KEPT / f"{name}.tsv", sep="\t")
         lines += [row(name, audit, bounds) for audit in said]
-    return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
+    return markdown_table(lines)
 
 
 def page() -> str:
-    """The page with the table anew."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_START)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_START}\n{table()}\n{_END}{after}"
+    """The page with the table as it is now."""
+    page = PAGE.read_text(encoding="utf-8")
+    return with_table(page, "table: python -m benchmarks.published", table())
 
 
 def main() -> None:

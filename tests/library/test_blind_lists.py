@@ -6,8 +6,8 @@ import pytest
 import torch
 from sampling import some_of
 
-from benchmarks import blind_trainings
-from benchmarks.check import BLIND, LISTS, blind
+from benchmarks import check
+from benchmarks.error_lists import LISTS, ROUNDS, entries, first_blind_watched_trainings
 from dpcanary import watch
 from dpcanary.own_training import check_model
 
@@ -15,13 +15,13 @@ from dpcanary.own_training import check_model
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def cases(part: str) -> dict[str, tuple]:
-    """Of a part of all lists: what builds or trains, and whether it is right."""
+def cases(content: str) -> dict[str, tuple]:
+    """Of all lists with this content: what builds or trains, and whether it is right."""
     return {
-        f"{title}: {name}": (entry[0], is_right)
-        for title in BLIND
-        for is_right in (False, True)
-        for name, entry in vars(blind(title, part))["RIGHT" if is_right else "WRONG"].items()
+        f"{title}: {name}": (entry[0], kind == "RIGHT")
+        for title in LISTS[content]
+        for kind in ("WRONG", "RIGHT")
+        for name, entry in entries(content, title, kind).items()
     }
 
 
@@ -38,7 +38,7 @@ def model_of(title: str, case):
     return module, records, *loss
 
 
-MODELS, TRAININGS = cases("models"), cases("trainings")
+MODELS, TRAININGS = cases("models"), cases("watched trainings")
 # Its infinite gradients are masked.
 RIGHT_BY_MISTAKE = {"second: infinite_root"}
 # Private, and called wrong: docs/check.md says so.
@@ -55,8 +55,8 @@ NOT_WATCHED = {
 }
 LOOPS = [
     (loop, is_right)
-    for title in BLIND
-    for loops, is_right in zip(LISTS[title], (False, True), strict=True)
+    for title in ROUNDS
+    for loops, is_right in zip(check.LISTS[title], (False, True), strict=True)
     for loop in loops
 ]
 QUICK = {"gradients at clean parameters", "kept in a ball"}
@@ -97,6 +97,6 @@ def test_watched_trainings(name):
 
 def test_a_buffer_that_the_loop_writes_raises_the_alarm():
     torch.manual_seed(0)
-    result = blind_trainings.buffer_of_means(partial(watch, seed=1))
+    result = first_blind_watched_trainings.buffer_of_means(partial(watch, seed=1))
     assert (result.alarm.step, result.alarm.kind) == (21, "changed_parameters")
     assert "0.mean changed outside of forward passes" in result.alarm.message

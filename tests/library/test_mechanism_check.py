@@ -21,9 +21,15 @@ from scipy.stats import binom
 from torch.nn.utils import vector_to_parameters
 from typer.testing import CliRunner
 
-from benchmarks import further_loops
-from benchmarks.check import NOT_FOUND, OTHER_SETTINGS, RIGHT, TABLE, WRONG
-from benchmarks.loops import Loop, by_hand, clipped_by, one_at_a_time, opacus, unclipped
+from benchmarks.check import LISTS, NOT_FOUND, OTHER_SETTINGS, RIGHT, TABLE, WRONG
+from benchmarks.error_lists.own_loops import (
+    Loop,
+    by_hand,
+    clipped_by,
+    one_at_a_time,
+    opacus,
+    unclipped,
+)
 from dpcanary import Records, check_mechanism
 from dpcanary.checking.mechanism import property_tests
 from dpcanary.checking.mechanism.clipping_tests import _normalisation
@@ -97,7 +103,7 @@ QUICK = {
     "opposing noise flipped": {"num_trainings": 10, "num_steps": 10, "num_records": 100},
     "steps undone by the clean loss": {"num_trainings": 10, "num_steps": 6, "num_records": 100},
 }
-FURTHER = (*further_loops.WRONG, *further_loops.RIGHT)
+FURTHER = [loop for loops in LISTS["further"] for loop in loops]
 
 
 def assert_judged(loop: Loop, settings: dict) -> None:

@@ -14,7 +14,7 @@ from opacus.optimizers import DPOptimizer
 from torch.utils.data import TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from benchmarks.neighbour_trainings import RIGHT, WRONG, Fit, Training, records
+from benchmarks.error_lists.own_whole_trainings import RIGHT, WRONG, Fit, Training, records
 from benchmarks.neighbours import checked, failing, is_named
 from dpcanary import check_mechanism, watch
 from dpcanary.checking.neighbours.neighbour_datasets import Data

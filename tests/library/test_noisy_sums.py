@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.loops import by_hand, moved
+from benchmarks.error_lists.own_loops import by_hand, moved
 from dpcanary.checking.mechanism.clipping_tests import DEPENDS_ON_MORE
 from dpcanary.checking.mechanism.measurements import (
     FRAMEWORKS,

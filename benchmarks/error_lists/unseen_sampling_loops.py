@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from benchmarks.loops import (
+from benchmarks.error_lists.own_loops import (
     ALONE,
     CLIPPING,
     NEW,

@@ -13,7 +13,7 @@ from torch.func import functional_call, jacrev
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from benchmarks.second_blind_loops import Run, added, norms, scaled
+from benchmarks.error_lists.second_blind_wrong_loops import Run, added, norms, scaled
 
 # Gradients of single records
 

@@ -5,8 +5,8 @@ They are as they were written, but for their form; `found_by` was added after th
 
 import torch
 
-from benchmarks.loops import ALONE, CLIPPING, HISTORY, NORMALISATION, STEPS, Loop
-from benchmarks.unseen_loops import base, clip, clipped_sum, gaussian, gradient
+from benchmarks.error_lists.own_loops import ALONE, CLIPPING, HISTORY, NORMALISATION, STEPS, Loop
+from benchmarks.error_lists.unseen_loops import base, clip, clipped_sum, gaussian, gradient
 
 
 def norm_of(grads):

@@ -1,4 +1,4 @@
-"""What the blind loops of `blind_loops` share: DP-SGD by hand in four parts, and with Opacus."""
+"""What the loops of the first blind list share: DP-SGD by hand in four parts, and with Opacus."""
 
 import warnings
 

@@ -19,7 +19,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from benchmarks.blind_models import Network, annealed, named
+from benchmarks.error_lists.first_blind_models import Network, annealed, named
 
 NUM_RECORDS = 800
 NUM_FEATURES = 24

@@ -10,7 +10,16 @@ import numpy as np
 import optax
 from jax_privacy import batch_selection, clipping, noise_addition
 
-from benchmarks.loops import ALONE, CLIPPING, COORDINATES, NEW, POISSON, RATE, TIMES, Loop
+from benchmarks.error_lists.own_loops import (
+    ALONE,
+    CLIPPING,
+    COORDINATES,
+    NEW,
+    POISSON,
+    RATE,
+    TIMES,
+    Loop,
+)
 
 
 def batches(settings: Any, count: int, **changes: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader
 
-from benchmarks.fourth_blind_loops import (
+from benchmarks.error_lists.fourth_blind_wrong_loops import (
     batches,
     clipped_sum,
     cut,

@@ -6,7 +6,7 @@ They are as they were written, but for their form; `found_by` was added after th
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.loops import (
+from benchmarks.error_lists.own_loops import (
     ALONE,
     CLIPPING,
     HISTORY,

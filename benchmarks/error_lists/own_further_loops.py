@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from benchmarks.loops import (
+from benchmarks.error_lists.own_loops import (
     CLIPPING,
     CONSTANT,
     EMPTY,

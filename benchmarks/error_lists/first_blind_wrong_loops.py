@@ -22,7 +22,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.func import functional_call, grad
 
-from benchmarks.blind_parts import (
+from benchmarks.error_lists.first_blind_loop_parts import (
     Run,
     by_name,
     clean_loss,
@@ -39,7 +39,7 @@ from benchmarks.blind_parts import (
     sgd,
     weighted_sum,
 )
-from benchmarks.blind_right_loops import RIGHT
+from benchmarks.error_lists.first_blind_right_loops import RIGHT
 
 __all__ = ["RIGHT", "WRONG"]
 

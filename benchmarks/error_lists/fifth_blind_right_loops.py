@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from benchmarks.fifth_blind_loops import (
+from benchmarks.error_lists.fifth_blind_wrong_loops import (
     added,
     batches_of,
     clipped_sums,

@@ -14,7 +14,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader
 
-from benchmarks.third_blind_loops import (
+from benchmarks.error_lists.third_blind_wrong_loops import (
     added,
     clipped_sums,
     descend,

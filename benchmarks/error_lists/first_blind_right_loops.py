@@ -1,4 +1,4 @@
-"""The right loops of `blind_loops`: private as accounted, in unusual ways (2026-11-26)."""
+"""The right loops of the first blind list: private as accounted, in unusual ways (2026-11-26)."""
 
 import math
 import warnings
@@ -10,7 +10,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from benchmarks.blind_parts import (
+from benchmarks.error_lists.first_blind_loop_parts import (
     Run,
     by_name,
     clipped_sum,

@@ -7,7 +7,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.loops import CONSTANT, COORDINATES, GAUSSIAN, HISTORY, SCALE, STEPS, TIMES, Loop
+from benchmarks.error_lists.own_loops import (
+    CONSTANT,
+    COORDINATES,
+    GAUSSIAN,
+    HISTORY,
+    SCALE,
+    STEPS,
+    TIMES,
+    Loop,
+)
 
 GRADIENTS = "noise and gradients"
 
