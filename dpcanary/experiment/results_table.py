@@ -305,7 +305,8 @@ def first_row(table: pd.DataFrame) -> "pd.Series[Any]":
     It is not chosen by its result.
     """
     order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
-    row: pd.Series[Any] = table.loc[int(table["canary"].map(order.index).idxmin())]
+    ranks = table["canary"].map(order.index)
+    row: pd.Series[Any] = table[ranks == ranks.min()].iloc[0]
     return row
 
 

@@ -350,6 +350,10 @@ OTHER_TOOLS: dict[str, Callable[[Path], list[str]]] = {
         folder,
         {"auc": 0.8, "in": FIRST.tolist(), "out": SECOND.tolist(), "tool": "x", "by": {"fpr": [0]}},
     ),
+    "labels": lambda folder: [
+        saved(folder, loss=-JOINED, split=LABELS),
+        *("--score-column=loss", "--world-column=split", "--world0=member", "--lower-is-world0"),
+    ],
     "objects": lambda folder: json_of(
         folder, pd.DataFrame({"score": JOINED, "member": IS_FIRST}).to_dict("records")
     ),
@@ -365,10 +369,6 @@ OTHER_FILES: dict[str, Callable[[Path], list[str]]] = {
         semicolons(folder, "a.csv", scores=JOINED, world=1.0 - IS_FIRST, text="a, b")
     ],
     "columns of .npz": table("a.npz", "world", 1 - IS_FIRST),
-    "labels": lambda folder: [
-        saved(folder, loss=-JOINED, split=LABELS),
-        *("--score-column=loss", "--world-column=split", "--world0=member", "--lower-is-world0"),
-    ],
 }
 
 

@@ -234,7 +234,7 @@ def of_real_record(audits: dict[str, dict], shown: dict[str, float], name: str) 
         {key: of_audit[key] for key in keys} | {"audit": audit, "shown": shown[audit]}
         for audit, of_audit in settings.items()
     ]
-    table = pd.DataFrame(rows).assign(runs=8, bounds=1, above=0)
+    table = pd.DataFrame(rows).assign(runs=8, audits=1, bounds=1, above_accounted=0)
     return _of_real_record(experiment, table, table.set_index("audit"), name)
 
 

@@ -81,7 +81,7 @@ def test_bounds_are_averaged_and_none_is_picked():
             "conversion": "gdp",
             "assumption": "independence; a curve",
         },
-        **{"proof": "proven", "shown": 3.0, "bounds": 2, "above": 0, "runs": 1000},
+        **{"proof": "proven", "shown": 3.0, "bounds": 2, "above_accounted": 0, "runs": 1000},
         **{"add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05},
     }
     # Seeds and slots of a set-up are one row.
