@@ -117,18 +117,24 @@ class Headline:
             label = f"Shown {f'with {self.difference}' if self.difference else 'by attack'}"
             label += f", {self.adjacency} adjacency{_mean(self.bounds)}"
             note = f"A lower bound with {self.confidence} confidence."
-            entries.append(("shown", self.shown, *_of_bounds(self.shown, self.bounds, label, note)))
+            if self.bounds > 1:
+                note = f"Each bound has {self.confidence} confidence, and their mean has none."
+            entries.append(("shown", self.shown, _on_bar(self.shown, self.bounds), label, note))
         if self.real:
             note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
             label = f"Shown with a real record{_mean(self.real.bounds)}"
             note += (
                 f" A lower bound with {self.confidence} confidence, if it was chosen beforehand."
+                if self.real.bounds == 1
+                else f" Each bound has {self.confidence} confidence, and their mean has none."
             )
             entries.append(
                 (
                     "real",
                     self.real.shown,
-                    *_of_bounds(self.real.shown, self.real.bounds, label, note),
+                    _on_bar(self.real.shown, self.real.bounds),
+                    label,
+                    note,
                 )
             )
         ranked = sorted(
@@ -229,8 +235,8 @@ class Headline:
         number = rounded_down(self.shown)
         if self.bounds > 1:
             return (
-                f"epsilon is at least {number} on average over {self.bounds} bounds; each bound"
-                f" holds with {self.confidence} confidence, and their mean has none of its own."
+                f"the mean of {self.bounds} lower bounds on epsilon is {number}; each bound holds"
+                f" with {self.confidence} confidence, and their mean has none of its own."
             )
         return (
             f"epsilon is at least {number} with {self.confidence} confidence, if the conditions"
@@ -331,11 +337,9 @@ def _mean(bounds: int) -> str:
     return f": mean of {bounds} bounds" if bounds > 1 else ""
 
 
-def _of_bounds(shown: float, bounds: int, label: str, note: str) -> tuple[str, str, str]:
-    """The number, label and note of a bar; a mean of bounds is no bound."""
-    if bounds > 1:
-        return rounded_down(shown), label, f"{note} This holds for each bound, not for their mean."
-    return f"≥ {rounded_down(shown)}", label, note
+def _on_bar(shown: float, bounds: int) -> str:
+    """The number of a bar; a mean of bounds is no bound."""
+    return f"{'≥ ' if bounds == 1 else ''}{rounded_down(shown)}"
 
 
 def meaning_in_words(meaning: "Meaning | None") -> str:

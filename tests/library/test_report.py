@@ -80,7 +80,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({"refuted": "ALARM: a."}, "Nothing, unless this is explained. ALARM: a.", "10.00"),
     ({"refuted": "ALARM: a."}, f"at least 8.91 {SURE}", "4.38"),
     # A mean of bounds has no confidence of its own.
-    ({"bounds": 5}, "on average over 5 bounds", DIFFERENT),
+    ({"bounds": 5}, "the mean of 5 lower bounds on epsilon is", DIFFERENT),
     ({"bounds": 5}, "each bound holds with 95 % confidence, and their mean has none of its", ""),
     # An audit of membership says nothing of content.
     (
