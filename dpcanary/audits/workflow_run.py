@@ -19,7 +19,7 @@ from dpcanary.experiment.config_parsing import parse_experiment, read_config
 from dpcanary.experiment.data_files import DataFiles
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.results_lock import BY_COMMAND, locked, write_holder
+from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON, locked, write_holder
 from dpcanary.experiment.results_table import asks_for_all, print_ending
 from dpcanary.experiment.unplanned_looks import record_looks
 
@@ -215,7 +215,8 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
         except KeyboardInterrupt:
             _signal(child, signal.SIGINT)
             _forward(child)
-            child.wait()
+            if child.wait() == -signal.SIGKILL:  # by a second interruption, so it said nothing
+                print(f"\n{GOES_ON}", file=sys.stderr)
             raise
 
 

@@ -13,6 +13,8 @@ from dpcanary.errors import InputError
 # In the environment of a workflow: the process of the command that started it, which holds the lock
 # and prints the results.
 BY_COMMAND = "DPCANARY_BY_COMMAND"
+# What a run says last that has not finished.
+GOES_ON = "The same command goes on from here: what is finished is kept."
 _HELD = ExitStack()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dpcanary.experiment.results_lock import BY_COMMAND
+from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON
 
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
@@ -62,7 +62,7 @@ def print_failure(logs: Path) -> None:
             _say(f"  {reason}")
         if len(reasons) > _MOST:
             _say(f"  ... and {len(reasons) - _MOST} more jobs")
-    _say("\nThe same command goes on from here: what is finished is kept.")
+    _say(f"\n{GOES_ON}")
 
 
 def _say(text: str) -> None:

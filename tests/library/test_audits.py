@@ -326,7 +326,7 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_interruption_kills_the_workflow_and_raises_nothing_more(tmp_path, number):
+def test_a_second_interruption_kills_the_workflow_and_raises_nothing_more(tmp_path, capsys, number):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
     timers = [Timer(after, os.kill, (os.getpid(), number)) for after in (2.0, 2.4)]
@@ -338,6 +338,7 @@ def test_a_second_interruption_kills_the_workflow_and_raises_nothing_more(tmp_pa
             with pytest.raises(KeyboardInterrupt):
                 _status([sys.executable, "-c", deaf], tmp_path, lock=lock, prints_results=True)
         assert 2.4 <= time.monotonic() - start < 60
+        assert "The same command goes on from here" in capsys.readouterr().err
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
