@@ -126,7 +126,7 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
 
 def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished: Project) -> None:
     report = report_of_experiment(finished.results)
-    assert dict(report.provenance)["verified"].startswith("not as they are")
+    assert dict(report.provenance)["verified"].startswith("not since they last changed")
     summary = pd.read_csv(finished.results / "summary.tsv", sep="\t")
     accuracy = summary.drop_duplicates(["audit", "step"]).set_index(["audit", "step"])
     accuracy = accuracy["test_accuracy"].unstack()
