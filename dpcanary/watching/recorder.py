@@ -608,7 +608,6 @@ class Recorder:
             conversion=None if conversion is None else Conversion(conversion),
             not_seen=self.not_seen,
             measured=self._measured.copy(),
-            tensors=tuple(self._names),
             earlier_looks=earlier,
         )
 

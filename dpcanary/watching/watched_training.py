@@ -108,7 +108,6 @@ class WatchedTraining:
         alarm_level: the probability, at most, with which a right training ever raises a statistical
             alarm.
         measured: noise, batches and clipping as they ran.
-        tensors: names of the trained parameters.
         earlier_looks: steps at which results were asked for before.
         conversion: among which trade-off curves the mechanism's is looked for. By default the exact
             family, `subsampled_gaussian`, where noise and sample rate never changed; otherwise
@@ -129,7 +128,6 @@ class WatchedTraining:
     alarm: Alarm | None
     alarm_level: float
     measured: Measured
-    tensors: tuple[str, ...]
     earlier_looks: tuple[int, ...] = ()
     conversion: Conversion | None = None
     not_seen: str = ""

@@ -23,14 +23,12 @@ class Property:
         expected: of a right training, in words.
         right: what is said if it holds.
         meaning: what it means if it does not, and where to look.
-        after_end: whether it can be judged only if the whole training was run.
     """
 
     name: str
     expected: str
     right: str
     meaning: str
-    after_end: bool = False
 
 
 PROPERTIES: dict[str, Property] = {
@@ -119,7 +117,6 @@ PROPERTIES: dict[str, Property] = {
         "it holds something of the records without noise: running statistics of a layer, a"
         " threshold, a vocabulary or an average of private records, a loss or an accuracy on them,"
         " a model that was chosen by them",
-        after_end=True,
     ),
 }
 
