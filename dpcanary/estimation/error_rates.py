@@ -162,6 +162,16 @@ def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
+def checked_worlds(
+    world0_scores: ArrayLike, world1_scores: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The scores of both worlds as flat float arrays; see `checked_scores`."""
+    return (
+        checked_scores("world0_scores", world0_scores),
+        checked_scores("world1_scores", world1_scores),
+    )
+
+
 # The failure probability that the table is for: half of the usual significance of 0.05.
 LEVEL = 0.025
 

@@ -15,8 +15,8 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
 from dpcanary.estimation.error_rates import (
     LEAST_SIGNIFICANCE,
-    checked_scores,
     checked_significance,
+    checked_worlds,
 )
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, direct_family, family_of
@@ -97,8 +97,7 @@ def assess_claim(
         False
         True
     """
-    scores0 = checked_scores("world0_scores", world0_scores)
-    scores1 = checked_scores("world1_scores", world1_scores)
+    scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     num_simulations = checked_count("num_simulations", num_simulations, least=99)
     if mechanism is not None and epsilon is None and delta is None:
         curve = curve_of(mechanism)
@@ -199,10 +198,7 @@ def assess_claim_anytime(
         >>> test.p_value < 0.05
         True
     """
-    pairs = paired(
-        checked_scores("world0_scores", world0_scores),
-        checked_scores("world1_scores", world1_scores),
-    )
+    pairs = paired(*checked_worlds(world0_scores, world1_scores))
     process = EProcess(lines_of_curves(np.zeros(1), curve_of(mechanism)[None]))
     process.add(*pairs)
     return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {ClaimTest.assumption}")
