@@ -574,17 +574,13 @@ class WatchedOptimizer:
         local, group, step_settings = self._local, self._group, self._last_settings
         if local is None or group is None or step_settings is None:
             return
-        others = self.recorder.others
-        parts = [others, local.squares, local.sums, local.first.ravel(), local.with_sum]
-        summed = group.sum(np.concatenate(parts))
-        ends = np.cumsum([part.size for part in parts])[:-1]
-        others, squares, sums, first, with_sum = np.split(summed, ends)
+        others, squares, sums, first, with_sum = group.sums(
+            self.recorder.others, local.squares, local.sums, local.first, local.with_sum
+        )
         norm = step_settings.max_grad_norm
         final = self.recorder.project(gradients) * scale
         noise = final - (others + self.recorder.added) * norm
-        self.recorder.record(
-            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape), with_sum), others
-        )
+        self.recorder.record(NoiseSeen(noise, squares, sums, first, with_sum), others)
 
     def _check_set_up(self) -> None:
         """What can be seen without statistics."""
