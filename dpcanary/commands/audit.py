@@ -13,6 +13,7 @@ from dpcanary.commands.training_options import (
     Delta,
     Epochs,
     Json,
+    Significance,
     sample_rate_of,
     steps_of,
     with_keys_of_an_audit,
@@ -100,9 +101,7 @@ def audit(
         str | None, typer.Option(help="Results go to results/NAME/; by default the file's name.")
     ] = None,
     seed: Annotated[int, typer.Option(help="From which all randomness is derived.")] = 0,
-    significance: Annotated[
-        float, typer.Option(help="Probability that a bound exceeds the truth.")
-    ] = 0.05,
+    significance: Significance = 0.05,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     cores: Cores = None,
     cost: Annotated[

@@ -109,6 +109,7 @@ Values = Annotated[
     ),
 ]
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
+Significance = Annotated[float, typer.Option(help="Probability that a bound exceeds the truth.")]
 Cores = Annotated[
     int | None,
     typer.Option(min=1, help="Jobs side by side; by default all cores.", show_default=False),
