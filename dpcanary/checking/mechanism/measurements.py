@@ -163,6 +163,11 @@ class Trainings:
     is_averaged: bool = False
     norm_factors: Array | None = None
 
+    def with_updates(self, moved: Array, **more: Any) -> "Trainings":
+        """These trainings with other updates, of the first steps or of all."""
+        before = self.before[:, : moved.shape[1]]
+        return replace(self, moved=moved, in_all=moved.sum(axis=1), before=before, **more)
+
     @cached_property
     def norms(self) -> Array:
         """Norms of the records' gradients over C, before each update; shape (R, T, N)."""
