@@ -29,7 +29,7 @@ from dpcanary.reports.headline import (
     bound_sentences,
     meaning_in_words,
 )
-from dpcanary.reports.report_page import Report, Row, drawn
+from dpcanary.reports.report_page import Picture, Report, Row, drawn
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
@@ -115,18 +115,11 @@ def report_of_own_audit(
         details,
     )
     methods = _methods(num_runs, estimate, adjacency, accounted)
-
-    def draw() -> "Figure":
-        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
-
-        return draw_scores_of_worlds(scores, estimate, name=name)
-
     caption = (
         "The scores of the models of both worlds, and the errors of an attacker who decides between"
-        " the worlds by a threshold on the score.",
-        CAPTION_OF_SCORES,
+        " the worlds by a threshold on the score."
     )
-    pictures, left_out = drawn("Scores and error rates", draw, caption)
+    pictures, left_out = drawn_scores(scores, estimate, name=name, caption=caption)
     return Report(
         title=name,
         headline=headline,
@@ -142,6 +135,19 @@ def report_of_own_audit(
             (f"{num_runs:,} scores of the process that audited the training", "not in a file")
         ],
     )
+
+
+def drawn_scores(
+    scores: WorldScores, estimate: EpsilonEstimate, *, name: str, caption: str
+) -> tuple[list[Picture], list[str]]:
+    """The figure of an audit's scores and error rates; see `report_page.drawn`."""
+
+    def draw() -> "Figure":
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        return draw_scores_of_worlds(scores, estimate, name=name)
+
+    return drawn("Scores and error rates", draw, (caption, CAPTION_OF_SCORES))
 
 
 def _success(scores: WorldScores, estimate: EpsilonEstimate) -> Iterator[tuple[str, str]]:

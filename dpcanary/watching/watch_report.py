@@ -7,19 +7,16 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.errors import AccountingError
 from dpcanary.reports.headline import (
-    CAPTION_OF_SCORES,
     Headline,
     Methods,
     accounting_sentence,
     bound_sentences,
     meaning_in_words,
 )
-from dpcanary.reports.own_audit_report import software_used
-from dpcanary.reports.report_page import Report, Row, drawn
+from dpcanary.reports.own_audit_report import drawn_scores, software_used
+from dpcanary.reports.report_page import Report, Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dpcanary.watching.watched_training import WatchedTraining
 
 _SCOPE = (
@@ -74,18 +71,12 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         not_examined=[_SCOPE],
     )
 
-    def draw() -> "Figure":
-        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
-
-        scores = watched.scores["all_updates_known"]
-        return draw_scores_of_worlds(scores, estimate, name="watched training")
-
     caption = (
         "The scores of the canaries of both worlds, for an attacker who sees all updates and knows"
-        " the other records, and the errors of deciding by a threshold on the score.",
-        CAPTION_OF_SCORES,
+        " the other records, and the errors of deciding by a threshold on the score."
     )
-    pictures, left_out = drawn("Scores and error rates", draw, caption)
+    scores = watched.scores["all_updates_known"]
+    pictures, left_out = drawn_scores(scores, estimate, name="watched training", caption=caption)
     return Report(
         title=name,
         headline=headline,
