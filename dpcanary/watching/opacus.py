@@ -24,7 +24,7 @@ from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepSettings, read_state
-from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus
+from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus, parts_of, rows_of
 from dpcanary.watching.watched_training import WatchedTraining
 
 Floats = NDArray[np.float64]
@@ -391,9 +391,9 @@ class WatchedOptimizer:
                 clipped = float((norms > float(self._optimizer.max_grad_norm)).sum())
                 self.recorder.saw_clipping(clipped, len(norms))
         else:
-            rows = float(_rows_of(self._parameters[0].grad_sample))
+            rows = float(rows_of(self._parameters[0].grad_sample))
             self._dtypes = [
-                getattr(_parts_of(p.grad_sample)[0], "dtype", p.dtype) for p in self._parameters
+                getattr(parts_of(p.grad_sample)[0], "dtype", p.dtype) for p in self._parameters
             ]
             if self.recorder.num_steps % _STEPS_BETWEEN_LOOKS == 0 and rows:
                 self._look_at_norms()
@@ -766,15 +766,6 @@ def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
             parameter.grad_sample, parameter.summed_grad = grad_sample, summed_grad
         for name, value in counters.items():
             setattr(optimizer, name, value)
-
-
-def _rows_of(grad_sample: Any) -> int:
-    return sum(len(part) for part in _parts_of(grad_sample) if part is not None)
-
-
-def _parts_of(grad_sample: Any) -> list[Any]:
-    """One tensor for each backward pass of a step."""
-    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
 
 
 def _drawn(seed: int | None) -> int:

@@ -72,6 +72,16 @@ def wrapped_models() -> type:
     return modules
 
 
+def parts_of(grad_sample: Any) -> list[Any]:
+    """Gradients of single records, one tensor for each backward pass of a step."""
+    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
+
+
+def rows_of(grad_sample: Any) -> int:
+    """The number of records in such gradients."""
+    return sum(len(part) for part in parts_of(grad_sample) if part is not None)
+
+
 def _criteria() -> tuple[type, ...]:
     """What stands in place of a loss in ghost clipping; nothing before Opacus 1.5.3."""
     try:
