@@ -144,12 +144,7 @@ def prepared_source(
 
 
 def _prepared_before(
-    source: str,
-    *,
-    num_records: int | None,
-    seed: int,
-    path: Path,
-    **labels: Any,
+    source: str, *, num_records: int | None, seed: int, path: Path, **labels: Any
 ) -> Source:
     """A table's records by a preparation that is there, if it is that of the same records."""
     records = read_source(source, **labels, preparation=str(path))

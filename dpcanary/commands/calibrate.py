@@ -52,8 +52,7 @@ def calibrate(
         ),
     ] = None,
     values: Annotated[
-        int | None,
-        typer.Option(min=2, help="Only with --max-guess.", show_default=False),
+        int | None, typer.Option(min=2, help="Only with --max-guess.", show_default=False)
     ] = None,
     group_size: Annotated[
         int,
@@ -203,10 +202,7 @@ def _calibrate_shuffled(
         f" {mechanism.num_passes:,} passes, delta {delta:g}."
     )
     print_answer(
-        {
-            **shuffled_in_json(with_noise, rate, accounted),
-            "adjacency": mechanism.adjacency.value,
-        },
+        {**shuffled_in_json(with_noise, rate, accounted), "adjacency": mechanism.adjacency.value},
         f"{wrapped(text)}\n\n{accounted}",
         as_json=as_json,
     )

@@ -225,10 +225,7 @@ def _records(
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
 
     records = read_source(
-        features,
-        label_column=label_column,
-        label_kind=label_kind_of(loss),
-        preparation=preparation,
+        features, label_column=label_column, label_kind=label_kind_of(loss), preparation=preparation
     ).training
     inputs = torch.from_numpy(records.features)
     inputs = inputs.float() if inputs.is_floating_point() else inputs

@@ -409,10 +409,7 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
 
 
 def _scores_in_words(
-    paths: Sequence[Path],
-    scores: "WorldScores",
-    ceiling: float,
-    adjacency: Adjacency | None,
+    paths: Sequence[Path], scores: "WorldScores", ceiling: float, adjacency: Adjacency | None
 ) -> str:
     """What was read, and what so many scores can show."""
     name0, name1 = (f" ({name})" for name in scores.names) if scores.names else ("", "")

@@ -42,8 +42,7 @@ NumRecords = Annotated[
     int | None, typer.Option(help="Records of the training data.", rich_help_panel=_TRAINING)
 ]
 NumSteps = Annotated[
-    int | None,
-    typer.Option(help="Training steps. Or give --epochs.", rich_help_panel=_TRAINING),
+    int | None, typer.Option(help="Training steps. Or give --epochs.", rich_help_panel=_TRAINING)
 ]
 Epochs = Annotated[
     float | None,

@@ -14,12 +14,7 @@ from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
 from dpcanary.estimation.error_rates import checked_significance, checked_worlds
 from dpcanary.estimation.estimation_settings import GUESSED_SHARE, Conversion
 from dpcanary.estimation.families import Family, family_of
-from dpcanary.estimation.rule_catalogue import (
-    LowerBound,
-    Rule,
-    ThresholdRule,
-    threshold_rule_named,
-)
+from dpcanary.estimation.rule_catalogue import LowerBound, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "

@@ -13,11 +13,7 @@ from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
-from dpcanary.estimation.error_rates import (
-    LEAST_SIGNIFICANCE,
-    checked_significance,
-    checked_worlds,
-)
+from dpcanary.estimation.error_rates import LEAST_SIGNIFICANCE, checked_significance, checked_worlds
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, direct_family, family_of
 from dpcanary.estimation.lower_bound import estimate_epsilon
@@ -168,10 +164,7 @@ def assess_claim_by_bounds(
 
 
 def assess_claim_anytime(
-    *,
-    world0_scores: ArrayLike,
-    world1_scores: ArrayLike,
-    mechanism: Mechanism | float,
+    *, world0_scores: ArrayLike, world1_scores: ArrayLike, mechanism: Mechanism | float
 ) -> ClaimTest:
     """A p-value for the same claim that holds at every number of runs, however it was chosen.
 

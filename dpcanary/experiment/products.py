@@ -374,11 +374,7 @@ class Products:
         return Product(f"{kind}/{audit}", self._stage(stage, audit), inputs)
 
     def _shared(
-        self,
-        kind: str,
-        jobs: SharedJobs[Any],
-        audit: str,
-        inputs: Mapping[str, Sequence[Product]],
+        self, kind: str, jobs: SharedJobs[Any], audit: str, inputs: Mapping[str, Sequence[Product]]
     ) -> list[Product]:
         return [
             Product(f"{kind}/{job}", self._stage(jobs.stage, jobs.audits[job]), inputs)

@@ -143,7 +143,7 @@ def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name
             f" 1; {rule_in_words(str(bound.threshold_rule))}, {bound.conversion.value} conversion,"
             f" {confidence_in_words(bound.significance)} confidence"
             if bound.is_valid
-            else f"{name}: no valid bound, {bound.assumption}",
+            else f"{name}: no valid bound, {bound.assumption}"
         ],
         caption=[f"The bound assumes: {bound.assumption}."] if bound.is_valid else [],
     )

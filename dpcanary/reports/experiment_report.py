@@ -112,10 +112,7 @@ def _no_data(experiment: Experiment) -> str:
 
 
 def _headline(
-    experiment: Experiment,
-    table: pd.DataFrame,
-    last: pd.DataFrame,
-    data: Sequence[tuple[str, str]],
+    experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, data: Sequence[tuple[str, str]]
 ) -> Headline:
     order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
     ranks = table["canary"].map(order.index)

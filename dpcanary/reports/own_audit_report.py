@@ -156,9 +156,7 @@ def _success(scores: WorldScores, estimate: EpsilonEstimate) -> Iterator[tuple[s
     if not estimate.is_valid or anytime or estimate.num_looks > 1:
         return
     shown = shown_success(
-        world0_scores=scores.world0,
-        world1_scores=scores.world1,
-        significance=estimate.significance,
+        world0_scores=scores.world0, world1_scores=scores.world1, significance=estimate.significance
     )
     powers = ", ".join(
         f"{percent_down(power)} at {percent(rate)} false ones"
@@ -189,7 +187,7 @@ def _methods(
         "We audited a training loop as a black box, with dpcanary:"
         f" {num_runs:,} models were trained on two neighbouring datasets under"
         f" {ADJACENCIES[adjacency]} adjacency, and a score guessed which of the two a model was"
-        " trained on {pradhan} {nasr}.",
+        " trained on {pradhan} {nasr}."
     )
     methods.add(
         holds,

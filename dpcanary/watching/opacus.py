@@ -651,8 +651,7 @@ class WatchedOptimizer:
         accounted, watched = steps - self._steps_before, self.recorder.num_steps_since_begin
         if accounted != watched:
             self._contradiction(
-                "accounted_steps",
-                f"{accounted:,} steps were accounted, and {watched:,} were made",
+                "accounted_steps", f"{accounted:,} steps were accounted, and {watched:,} were made"
             )
         elif abs(noise / step_settings.noise_multiplier - 1) > 1e-6:
             self._contradiction(

@@ -30,11 +30,7 @@ from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.watched_training import (
-    FEWEST_CANARIES,
-    INDEPENDENT_NOISE,
-    WatchedTraining,
-)
+from dpcanary.watching.watched_training import FEWEST_CANARIES, INDEPENDENT_NOISE, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
@@ -131,10 +127,7 @@ def default_num_canaries(
         InputError: if they add more, so that nothing can be shown without changing the training.
     """
     share = share_of_variance(
-        1,
-        num_parameters=num_parameters,
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
+        1, num_parameters=num_parameters, noise_multiplier=noise_multiplier, sample_rate=sample_rate
     )
     by_default = min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share))
     if by_default >= _FEWEST_CANARIES:

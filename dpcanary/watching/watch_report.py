@@ -144,7 +144,7 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
         " gradients before the noise, each in coordinates of its own with random signs, scaled to"
         f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency in random steps of"
         " its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
-        " world of each canary.",
+        " world of each canary."
     )
     estimate = watched.estimate
     methods.add(
@@ -155,6 +155,6 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
     methods.add(
         "The noise (and the batch sizes, if the number of records was known) was tested in each"
         " step by an e-process, which stays valid however often it is looked at; its level was"
-        f" {watched.alarm_level:g}.",
+        f" {watched.alarm_level:g}."
     )
     return methods

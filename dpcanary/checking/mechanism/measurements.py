@@ -280,14 +280,7 @@ def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> M
     assert quiet is not None
     assert noisy is not None
     return Measurements(
-        settings,
-        quiet,
-        noisy,
-        small_quiet,
-        small_noisy,
-        failed,
-        dense=dense,
-        by_sums=plan.by_sums,
+        settings, quiet, noisy, small_quiet, small_noisy, failed, dense=dense, by_sums=plan.by_sums
     )
 
 

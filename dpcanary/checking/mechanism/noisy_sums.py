@@ -47,10 +47,7 @@ class SumsMode(TorchFunctionMode):
     """
 
     def __init__(
-        self,
-        shapes: Sequence[torch.Size],
-        state: Callable[[], Flat],
-        sums: Sequence[Tensor] = (),
+        self, shapes: Sequence[torch.Size], state: Callable[[], Flat], sums: Sequence[Tensor] = ()
     ) -> None:
         super().__init__()
         self._shapes = {*shapes, torch.Size([sum(prod(shape) for shape in shapes)])}
