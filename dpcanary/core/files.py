@@ -167,8 +167,7 @@ def shape_in_npz(path: Path, name: str) -> tuple[int, ...]:
                 if version == (1, 0)
                 else np.lib.format.read_array_header_2_0
             )
-            shape: tuple[int, ...] = read(file)[0]
-            return shape
+            return read(file)[0]
 
 
 def write_text(path: Path, text: str) -> None:

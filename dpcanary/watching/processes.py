@@ -27,8 +27,7 @@ class Processes:
         """The sum over processes."""
         tensor = torch.from_numpy(np.asarray(values, np.float64)).to(self._device)
         torch.distributed.all_reduce(tensor)
-        summed: Floats = tensor.cpu().numpy()
-        return summed
+        return tensor.cpu().numpy()
 
     def sums(self, *parts: Floats) -> list[Floats]:
         """The sums over processes of several arrays, which are sent together."""

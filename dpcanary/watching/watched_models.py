@@ -37,8 +37,7 @@ class ModelOfOpacus:
     @property
     def norms(self) -> Tensor | None:
         """Norms of the gradients of the last batch's records, with ghost clipping."""
-        norms: Tensor | None = self.module._per_sample_gradient_norms if self.clips else None
-        return norms
+        return self.module._per_sample_gradient_norms if self.clips else None
 
     @property
     def max_grad_norm(self) -> float | None:

@@ -641,8 +641,7 @@ def _basis(states: Sequence[Flat], gradients: Sequence[Flat]) -> Array:
     )
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     # What is left of the rounding of nearly equal rows would span anything.
-    basis: Array = left[:, sizes > 1e-6 * sizes[0]]
-    return basis
+    return left[:, sizes > 1e-6 * sizes[0]]
 
 
 def _is_known(step: Any) -> bool:

@@ -142,5 +142,4 @@ def steps_of(seen: Sequence[SeenSum], shapes: Sequence[torch.Size]) -> list[Nois
 
 
 def _numbers(values: Tensor) -> Flat:
-    flat: Flat = values.reshape(-1).float().cpu().numpy()
-    return flat
+    return values.reshape(-1).float().cpu().numpy()
