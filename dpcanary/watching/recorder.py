@@ -139,10 +139,9 @@ def default_num_canaries(
     if num_parameters < _FEWEST_CANARIES:
         why = f"there is no room for {_FEWEST_CANARIES} canaries"
     raise InputError(
-        f"nothing can be shown of this training without changing it: {why}"
-        f" ({num_parameters:,} trained parameters, noise multiplier {noise_multiplier:g}, sample"
-        f" rate {sample_rate:g}). Give num_canaries to add some all the same; fewer than"
-        f" {FEWEST_CANARIES} show nothing"
+        f"nothing can be shown of this training without changing it: {why} ({num_parameters:,}"
+        f" trained parameters, noise multiplier {noise_multiplier:g}, sample rate {sample_rate:g})."
+        f" Give num_canaries to add some all the same; fewer than {FEWEST_CANARIES} show nothing"
     )
 
 

@@ -345,9 +345,8 @@ class WatchedTraining:
         first, last = (alarm, []) if self.alarm is not None else ([], alarm)
         shown, *table = self._shown_lines()
         run = (
-            f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
-            f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the variance"
-            " of the noise"
+            f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,} parameters"
+            f" and {self.num_steps:,} steps; they add {self.share:.2%} to the variance of the noise"
         )
         rest = [*self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])

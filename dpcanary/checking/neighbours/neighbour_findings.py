@@ -100,9 +100,8 @@ PROPERTIES: dict[str, Property] = {
         "number of steps",
         "it does not depend on the records",
         "the same number",
-        "the training is ended, or a step left out, by something that depends on private records:"
-        " a training loss, an accuracy on private records, the number of records that a filter"
-        " left",
+        "the training is ended, or a step left out, by something that depends on private records: a"
+        " training loss, an accuracy on private records, the number of records that a filter left",
     ),
     "end": Property(
         "runs to its end",
