@@ -151,8 +151,7 @@ def audit(
             `squared_error`.
         delta: of (epsilon, delta)-DP.
         num_steps: training steps.
-        canary: in what the two datasets differ; several give an audit each. See
-            docs/vocabulary.md.
+        canary: in what the two datasets differ; several give an audit each. See docs/vocabulary.md.
         num_runs: models of each audit, half of them in each world.
         name: of the experiment; by default that of the file.
         num_records: private records; by default half of all.
