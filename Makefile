@@ -113,8 +113,8 @@ lint: $(TOOLS)
 
 # What is made from the declarations of settings.
 schema: $(READY)
-	$(RUN) python -m dpcanary.experiment.config_schema > config/schema.json
-	$(RUN) python -m dpcanary.experiment.config_schema --tables > docs/keys.md
+	$(RUN) python -m release.config_keys > config/schema.json
+	$(RUN) python -m release.config_keys --tables > docs/keys.md
 
 # Numbers in pages come from the tables of results.
 docs-numbers: $(READY)

@@ -1,1 +1,1 @@
-"""Programs for a release: what it is made of."""
+"""Programs for a release: what it is made of, and what is computed for it beforehand."""

@@ -72,10 +72,7 @@ class EpsilonsByAdjacency:
         except AccountingError as error:
             print(f"warning: limits by the epsilons alone: {error}", file=sys.stderr)
         return meaning.meaning_of_epsilons(
-            add_remove=self.add_remove,
-            substitute=self.substitute,
-            delta=self.delta,
-            values=values,
+            add_remove=self.add_remove, substitute=self.substitute, delta=self.delta, values=values
         )
 
 

@@ -22,12 +22,7 @@ from scipy.stats import binom
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.curve import TradeOffCurve
 from dpcanary.accounting.exact_trade_off import LossCurve, errors_by_threshold
-from dpcanary.accounting.mechanism import (
-    FAILURES,
-    Mechanism,
-    Question,
-    raise_if_short_of_memory,
-)
+from dpcanary.accounting.mechanism import FAILURES, Mechanism, Question, raise_if_short_of_memory
 from dpcanary.accounting.phases import grid_interval
 from dpcanary.accounting.pld import ComposedLoss, least_delta
 from dpcanary.core.adjacency import Adjacency

@@ -208,8 +208,7 @@ def captured_by(function: Any) -> list[Any]:
 
 def noted_sampling_of(privacy_engine: Any) -> bool | None:
     """What an engine remembers that was made under `noted_sampling`; None if it was not."""
-    noted: bool | None = getattr(privacy_engine, _NOTE, None)
-    return noted
+    return getattr(privacy_engine, _NOTE, None)
 
 
 @contextmanager

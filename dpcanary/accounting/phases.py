@@ -187,11 +187,7 @@ def _accountant(
     phases: Sequence[Phase], adjacency: Adjacency, subject: str, *, instead: str
 ) -> Any:
     """dp-accounting's accountant of all phases."""
-    from dp_accounting import (
-        GaussianDpEvent,
-        NeighboringRelation,
-        PoissonSampledDpEvent,
-    )
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
     relation = (

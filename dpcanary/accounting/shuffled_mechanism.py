@@ -17,11 +17,7 @@ from dpcanary.errors import InputError
 # How far the sums of a pass move, in units of the clipping norm C, as the root of a sum of squares.
 # With batches of one size, a record that is added moves another one: it takes a place in some
 # batch (2 C), and the record that had this place fills the last batch (C).
-_MOVES = {
-    Adjacency.ZERO_OUT: 1.0,
-    Adjacency.SUBSTITUTE: 2.0,
-    Adjacency.ADD_REMOVE: sqrt(5.0),
-}
+_MOVES = {Adjacency.ZERO_OUT: 1.0, Adjacency.SUBSTITUTE: 2.0, Adjacency.ADD_REMOVE: sqrt(5.0)}
 
 
 @dataclass(frozen=True)

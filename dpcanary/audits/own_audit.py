@@ -13,7 +13,6 @@ from dpcanary.audits.own_audit_data import (
     AuditedData,
     audited_data,
     label_kind_of,
-    read_source,
     source_of_arrays,
     write_source,
 )
@@ -152,8 +151,7 @@ def audit(
             `squared_error`.
         delta: of (epsilon, delta)-DP.
         num_steps: training steps.
-        canary: in what the two datasets differ; several give an audit each. See
-            docs/vocabulary.md.
+        canary: in what the two datasets differ; several give an audit each. See docs/vocabulary.md.
         num_runs: models of each audit, half of them in each world.
         name: of the experiment; by default that of the file.
         num_records: private records; by default half of all.
@@ -191,24 +189,17 @@ def audit(
     if is_path:  # in the config, paths are relative to the folder
         is_elsewhere = Path(features).exists() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)
-        if prepare:
-            kept = f"results/{own_name}/{PREPARATION}"
-            prepared = prepared_source(
-                str(features),
-                label_column=label_column,
-                label_kind=label_kind,
-                num_records=num_records,
-                seed=seed,
-                path=root / kept,
-            )
-            records, preparation = prepared.records, prepared.preparation
-        else:
-            records = read_source(
-                str(features),
-                label_column=label_column,
-                label_kind=label_kind,
-                image_size=image_size,
-            )
+        kept = f"results/{own_name}/{PREPARATION}" if prepare else None
+        prepared = prepared_source(
+            str(features),
+            label_column=label_column,
+            label_kind=label_kind,
+            num_records=num_records,
+            seed=seed,
+            path=root / kept if kept else None,
+            image_size=image_size,
+        )
+        records, preparation = prepared.records, prepared.preparation
     else:
         source = str(root / "results" / own_name / ARRAYS)
         records = source_of_arrays(features, labels, label_kind=label_kind)

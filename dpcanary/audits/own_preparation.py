@@ -86,11 +86,11 @@ def _table_of(
 
 @dataclass(frozen=True)
 class PreparedTable:
-    """A user's table that was prepared.
+    """A user's records, of a table that was prepared or as they were.
 
     Attributes:
-        records: of the table.
-        preparation: the text of the file that is to be written; None if it is there.
+        records: of the source.
+        preparation: the text of the file that is to be written; None if there is nothing to write.
         look: at the adversary's records; None if the file is there, which may have been edited.
     """
 
@@ -106,9 +106,10 @@ def prepared_source(
     label_kind: str,
     num_records: int | None,
     seed: int,
-    path: Path,
+    path: Path | None,
+    image_size: int | None = None,
 ) -> PreparedTable:
-    """A user's table, prepared by what its adversary's records tell.
+    """A user's table, prepared by what its adversary's records tell; or a source as it is.
 
     Args:
         source: its path.
@@ -116,15 +117,19 @@ def prepared_source(
         label_kind: `classes` or `numbers`.
         num_records: private records; see `audited_data`.
         seed: by which records are private or the adversary's.
-        path: of the preparation. If it is there, it is used, as it may have been edited.
+        path: of the preparation; None if records are taken as they are. If it is there, it is used,
+            as it may have been edited.
+        image_size: to which the images of a folder are cut and scaled.
 
     Raises:
         InputError: if the source is not a table, if something is in the way that a preparation
             leaves to the user, or if the preparation that is there is for other records.
     """
+    labels: dict[str, Any] = {"label_column": label_column, "label_kind": label_kind}
+    if path is None:
+        return PreparedTable(read_source(source, **labels, image_size=image_size), None, None)
     if not _is_table(source):
         raise InputError(f"{source} is not a table, so there is nothing to prepare: drop --prepare")
-    labels: dict[str, Any] = {"label_column": label_column, "label_kind": label_kind}
     if path.exists():
         records = _prepared_before(source, **labels, num_records=num_records, seed=seed, path=path)
         return PreparedTable(records, None, None)
@@ -139,12 +144,7 @@ def prepared_source(
 
 
 def _prepared_before(
-    source: str,
-    *,
-    num_records: int | None,
-    seed: int,
-    path: Path,
-    **labels: Any,
+    source: str, *, num_records: int | None, seed: int, path: Path, **labels: Any
 ) -> Source:
     """A table's records by a preparation that is there, if it is that of the same records."""
     records = read_source(source, **labels, preparation=str(path))

@@ -199,12 +199,7 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
     with (
         _interruption() as interruption,
         subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
-            pass_fds=[lock],
-            **streams,
+            command, cwd=folder, env=environment, start_new_session=True, pass_fds=[lock], **streams
         ) as child,
     ):
         interruption.child = child

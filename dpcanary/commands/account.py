@@ -195,11 +195,7 @@ def _group_rows(group: "EpsilonsOfGroup") -> list[tuple[str, str, str]]:
 
 
 def _account_shuffled(
-    mechanism: ShuffledMechanism,
-    rate: float,
-    delta: float,
-    values: tuple[int, ...],
-    as_json: bool,
+    mechanism: ShuffledMechanism, rate: float, delta: float, values: tuple[int, ...], as_json: bool
 ) -> None:
     """Prints what shuffled batches guarantee, beside what Poisson accounting would claim."""
     from dpcanary.accounting.meaning import meaning_of_shuffled

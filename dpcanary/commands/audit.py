@@ -13,6 +13,7 @@ from dpcanary.commands.training_options import (
     Delta,
     Epochs,
     Json,
+    Significance,
     sample_rate_of,
     steps_of,
     with_keys_of_an_audit,
@@ -100,9 +101,7 @@ def audit(
         str | None, typer.Option(help="Results go to results/NAME/; by default the file's name.")
     ] = None,
     seed: Annotated[int, typer.Option(help="From which all randomness is derived.")] = 0,
-    significance: Annotated[
-        float, typer.Option(help="Probability that a bound exceeds the truth.")
-    ] = 0.05,
+    significance: Significance = 0.05,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     cores: Cores = None,
     cost: Annotated[
@@ -140,11 +139,7 @@ def audit(
                      --noise-multiplier 10 --num-steps 50 --delta 1e-5 --cost
     """
     from dpcanary.audits.own_audit import CONFIG, COST, PREPARATION, config_of, name_of, run_audit
-    from dpcanary.audits.own_audit_data import (
-        audited_data,
-        label_kind_of,
-        read_source,
-    )
+    from dpcanary.audits.own_audit_data import audited_data, label_kind_of
     from dpcanary.audits.own_preparation import prepared_source
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
@@ -152,25 +147,26 @@ def audit(
     _check_images(features, keys["model"])
     labels = {"label_column": label_column, "label_kind": label_kind_of(keys["loss"])}
     own_name = name or name_of(features) + "-quick" * quick
-    preparation = None
-    if prepare:
-        path = f"results/{own_name}/{PREPARATION}"
-        prepared = prepared_source(
-            features, **labels, num_records=num_records, seed=seed, path=Path(path)
-        )
-        records, preparation = prepared.records, prepared.preparation
+    path = f"results/{own_name}/{PREPARATION}" if prepare else None
+    prepared = prepared_source(
+        features,
+        **labels,
+        num_records=num_records,
+        seed=seed,
+        path=Path(path) if path else None,
+        image_size=image_size,
+    )
+    if path:
         lines = prepared.look.lines() if prepared.look else []
         there = " (it is there, and is used as it is)" * (prepared.look is None)
         typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
-    else:
-        records = read_source(features, **labels, image_size=image_size)
     data = audited_data(
-        records,
+        prepared.records,
         source=features,
         label_column=label_column,
         num_records=num_records,
         standardised=standardised,
-        preparation=path if prepare else None,
+        preparation=path,
         image_size=image_size,
     )
     keys |= _batches_and_steps(
@@ -193,10 +189,10 @@ def audit(
         config,
         root=Path.cwd(),
         by="dpcanary audit",
-        preparation=preparation,
+        preparation=prepared.preparation,
         before_jobs=None
         if cost
-        else partial(_tell_beforehand, records=records, cores=cores, is_quick=quick),
+        else partial(_tell_beforehand, records=prepared.records, cores=cores, is_quick=quick),
         targets=[ESTIMATE_COST] if cost else [],
         cores=cores,
         prints_results=not as_json,

@@ -52,8 +52,7 @@ def calibrate(
         ),
     ] = None,
     values: Annotated[
-        int | None,
-        typer.Option(min=2, help="Only with --max-guess.", show_default=False),
+        int | None, typer.Option(min=2, help="Only with --max-guess.", show_default=False)
     ] = None,
     group_size: Annotated[
         int,
@@ -166,9 +165,8 @@ def _calibrate_guess(
     text = (
         f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f}: a secret{group} that has one of"
         f" {values:,} values, each equally likely given all other data, is guessed with a"
-        f" probability of at most"
-        f" {percent(max_guess)} ({percent(1 / values)} without the model). Sample rate"
-        f" {mechanism.sample_rate:.4g}, {mechanism.num_steps:,} steps, delta {delta:g}."
+        f" probability of at most {percent(max_guess)} ({percent(1 / values)} without the model)."
+        f" Sample rate {mechanism.sample_rate:.4g}, {mechanism.num_steps:,} steps, delta {delta:g}."
     )
     print_answer(
         {
@@ -203,10 +201,7 @@ def _calibrate_shuffled(
         f" {mechanism.num_passes:,} passes, delta {delta:g}."
     )
     print_answer(
-        {
-            **shuffled_in_json(with_noise, rate, accounted),
-            "adjacency": mechanism.adjacency.value,
-        },
+        {**shuffled_in_json(with_noise, rate, accounted), "adjacency": mechanism.adjacency.value},
         f"{wrapped(text)}\n\n{accounted}",
         as_json=as_json,
     )

@@ -1,6 +1,8 @@
 """`dpcanary check`: is a training loop the mechanism that is accounted?"""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,23 +113,14 @@ def check(
         return
     if sum(map(bool, (training, model, neighbours))) != 1:
         raise typer.BadParameter("give either a loop, --model or --neighbours, or --features alone")
+    records = partial(_records, features, label_column, preparation, loss)
     if neighbours:
-        _check_neighbours(
-            neighbours,
-            features,
-            label_column,
-            preparation,
-            loss,
-            first_steps,
-            seed,
-            report,
-            as_json=as_json,
-        )
+        _check_neighbours(neighbours, records, first_steps, seed, report, as_json=as_json)
         return
     if first_steps is not None or report is not None:
         raise typer.BadParameter("--first-steps and --report are for --neighbours")
     if model:
-        _check_model(model, features, label_column, preparation, loss, as_json=as_json)
+        _check_model(model, records, as_json=as_json)
         return
     from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
@@ -163,22 +156,14 @@ def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> 
         raise typer.Exit(FAILED)
 
 
-def _check_model(
-    model: str,
-    features: str,
-    label_column: str,
-    preparation: str | None,
-    loss: Loss,
-    *,
-    as_json: bool,
-) -> None:
+def _check_model(model: str, records: Callable[..., Any], *, as_json: bool) -> None:
     from dpcanary.checking.model.model_check import check_model
 
     built = _loaded(model)()
     parts = built if isinstance(built, tuple) else (built,)
     result = check_model(
         parts[0],
-        _records(features, label_column, preparation, loss),
+        records(option="--model"),
         parts[1] if len(parts) > 1 else None,
         optimizer=parts[2] if len(parts) > 2 else None,
         on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
@@ -188,10 +173,7 @@ def _check_model(
 
 def _check_neighbours(
     training: str,
-    features: str,
-    label_column: str,
-    preparation: str | None,
-    loss: Loss,
+    records: Callable[..., Any],
     num_steps: int | None,
     seed: int,
     report: Path | None,
@@ -202,10 +184,7 @@ def _check_neighbours(
 
     from dpcanary.checking.neighbours.neighbours_check import check_neighbours
 
-    train = _loaded(training)
-    records = _records(features, label_column, preparation, loss, option="--neighbours")
-    is_read = not (":" in features and not Path(features).exists())
-    dataset = TensorDataset(*records) if is_read else records
+    train, dataset = _loaded(training), records(option="--neighbours", joined=TensorDataset)
     result = check_neighbours(train, dataset, num_steps=num_steps, seed=seed)
     if report is not None:
         result.report(report)
@@ -233,9 +212,10 @@ def _records(
     preparation: str | None,
     loss: Loss,
     *,
-    option: str = "--model",
+    option: str,
+    joined: Callable[..., Any] = lambda *arrays: arrays,
 ) -> Any:
-    """A dataset or a pair of inputs and labels, from a file or a function."""
+    """What a function gives, or the inputs and labels of a file, which are `joined`."""
     if not features:
         raise typer.BadParameter(f"{option} needs --features: records of your data")
     if ":" in features and not Path(features).exists():
@@ -245,14 +225,11 @@ def _records(
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
 
     records = read_source(
-        features,
-        label_column=label_column,
-        label_kind=label_kind_of(loss),
-        preparation=preparation,
+        features, label_column=label_column, label_kind=label_kind_of(loss), preparation=preparation
     ).training
     inputs = torch.from_numpy(records.features)
     inputs = inputs.float() if inputs.is_floating_point() else inputs
-    return inputs, torch.from_numpy(records.labels)
+    return joined(inputs, torch.from_numpy(records.labels))
 
 
 def _loaded(place: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.commands.training_options import Delta, Json, NumSteps, SampleRate
+from dpcanary.commands.training_options import Delta, Json, NumSteps, SampleRate, Significance
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
     bounds_in_lines,
@@ -61,9 +61,7 @@ def estimate(
             show_default=False,
         ),
     ] = None,
-    significance: Annotated[
-        float, typer.Option(help="Probability that a bound exceeds the truth.")
-    ] = 0.05,
+    significance: Significance = 0.05,
     rule: Annotated[
         list[str] | None,
         typer.Option(

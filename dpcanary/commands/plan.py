@@ -14,6 +14,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
+    Significance,
     mechanism_of,
 )
 from dpcanary.core.argument_checks import checked_count, checked_real
@@ -53,9 +54,7 @@ def plan(
         float | None,
         typer.Option(help="The epsilon to be exceeded; by default that under add/remove."),
     ] = None,
-    significance: Annotated[
-        float, typer.Option(help="Probability that a bound exceeds the truth.")
-    ] = 0.05,
+    significance: Significance = 0.05,
     num_runs: Annotated[
         list[int] | None,
         typer.Option(help="Also print the bound to expect from so many runs; may be repeated."),

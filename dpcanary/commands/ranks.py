@@ -194,8 +194,7 @@ def _print_bounds(
     print_text(
         f"Under {ADJACENCIES[first.adjacency]} adjacency, at delta {first.delta:g}. A bound exceeds"
         f" the true epsilon with a probability of at most {first.significance:g}, if its conditions"
-        " hold."
-        f"{each_alone(len(bounds))}"
+        f" hold.{each_alone(len(bounds))}"
     )
     for bound in bounds:
         if bound.chance_lower > 0:

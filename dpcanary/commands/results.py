@@ -20,16 +20,12 @@ def _in_results(folder: Path) -> Path:
 Folder = Annotated[
     Path,
     typer.Argument(
-        help="The folder of an experiment, such as results/demo, or its name.",
-        callback=_in_results,
+        help="The folder of an experiment, such as results/demo, or its name.", callback=_in_results
     ),
 ]
 
 
-def results(
-    folder: Folder,
-    as_json: Json = False,
-) -> None:
+def results(folder: Folder, as_json: Json = False) -> None:
     """Print what the audits of an experiment have shown, beside the accounted epsilons.
 
     \b

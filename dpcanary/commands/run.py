@@ -51,8 +51,7 @@ def init(
 def run(
     context: typer.Context,
     config: Annotated[
-        Path,
-        typer.Argument(help="The config of an experiment, or the name of a published audit."),
+        Path, typer.Argument(help="The config of an experiment, or the name of a published audit.")
     ],
     target: Annotated[
         list[str] | None,

@@ -37,10 +37,7 @@ def statement(
     num_steps: NumSteps = None,
     epochs: Epochs = None,
     unit: Annotated[
-        str,
-        typer.Option(
-            help="What one record is, as in: 'one record is ...'.",
-        ),
+        str, typer.Option(help="What one record is, as in: 'one record is ...'.")
     ] = "one example",
     group_size: GroupSize = 1,
     values: Values = None,

@@ -42,8 +42,7 @@ NumRecords = Annotated[
     int | None, typer.Option(help="Records of the training data.", rich_help_panel=_TRAINING)
 ]
 NumSteps = Annotated[
-    int | None,
-    typer.Option(help="Training steps. Or give --epochs.", rich_help_panel=_TRAINING),
+    int | None, typer.Option(help="Training steps. Or give --epochs.", rich_help_panel=_TRAINING)
 ]
 Epochs = Annotated[
     float | None,
@@ -109,6 +108,7 @@ Values = Annotated[
     ),
 ]
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
+Significance = Annotated[float, typer.Option(help="Probability that a bound exceeds the truth.")]
 Cores = Annotated[
     int | None,
     typer.Option(min=1, help="Jobs side by side; by default all cores.", show_default=False),

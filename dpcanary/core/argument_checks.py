@@ -81,6 +81,5 @@ def large_delta(delta: float, num_records: int) -> str:
     return (
         f"delta {delta:g} is at least 1 / {num_records:,} records: a mechanism that publishes each"
         " record with this probability, and so whole records, satisfies it with epsilon 0. Its"
-        " epsilons promise next to nothing; choose a delta well below"
-        f" {1 / num_records:.2g}"
+        f" epsilons promise next to nothing; choose a delta well below {1 / num_records:.2g}"
     )

@@ -138,11 +138,7 @@ def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:
 
 def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz, or those with these names; pickled objects are refused."""
-    with (
-        _reading_npz(path),
-        path.open("rb") as file,
-        np.load(file, allow_pickle=False) as content,
-    ):
+    with _reading_npz(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         members = [name for name in content.files if names is None or name in names]
         arrays = {name: content[name] for name in members}
         # NumPy gives the bytes of a member that does not begin as an array.
@@ -171,8 +167,7 @@ def shape_in_npz(path: Path, name: str) -> tuple[int, ...]:
                 if version == (1, 0)
                 else np.lib.format.read_array_header_2_0
             )
-            shape: tuple[int, ...] = read(file)[0]
-            return shape
+            return read(file)[0]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,10 +15,7 @@ from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_IMAGES = (
-    *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"),
-    *(".tif", ".tiff", ".ppm", ".pgm"),
-)
+_IMAGES = (*(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"), *(".tif", ".tiff", ".ppm", ".pgm"))
 _PARTS = {
     **dict.fromkeys(("train", "training"), "training"),
     **dict.fromkeys(("test", "val", "valid", "validation"), "test"),

@@ -20,11 +20,7 @@ from dpcanary.data.table_columns import (
     remarks_on_numbers,
     texts_of,
 )
-from dpcanary.data.table_files import (
-    PARQUET,
-    SAVE_AS_UTF8,
-    TableFile,
-)
+from dpcanary.data.table_files import PARQUET, SAVE_AS_UTF8, TableFile
 from dpcanary.errors import InputError
 
 # What other libraries call the arrays.

@@ -364,7 +364,5 @@ def digits_parity() -> Source:
     """The digits with two labels. The gradients of a record under both are nearly opposite."""
     records = digits().training
     return Source(
-        "digits_parity",
-        Records(records.features, records.labels % 2),
-        class_names=("even", "odd"),
+        "digits_parity", Records(records.features, records.labels % 2), class_names=("even", "odd")
     )

@@ -162,10 +162,20 @@ def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
+def checked_worlds(
+    world0_scores: ArrayLike, world1_scores: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The scores of both worlds as flat float arrays; see `checked_scores`."""
+    return (
+        checked_scores("world0_scores", world0_scores),
+        checked_scores("world1_scores", world1_scores),
+    )
+
+
 # The failure probability that the table is for: half of the usual significance of 0.05.
 LEVEL = 0.025
 
-# (number of scores of one world, local level), rounded down.
+# (number of scores of one world, local level), rounded down; by `release.packaged_tables`.
 # fmt: off
 LOCAL_LEVELS: tuple[tuple[int, float], ...] = (
     (1000, 5.3222e-04), (1100, 5.2003e-04), (1210, 5.0831e-04), (1331, 4.9706e-04),
@@ -282,10 +292,3 @@ def _convolved(state: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArra
     out = np.asarray(fftconvolve(state, steps))
     out[out < _ROUNDED * out.max()] = 0.0
     return out
-
-
-if __name__ == "__main__":  # prints the rows of `LOCAL_LEVELS`
-    sizes = [round(_EXACT_UP_TO * 1.1**power) for power in range(37)]
-    for index, size in enumerate([*sizes, MOST_DISTINCT]):
-        entry = compute_local_level(num_scores=size, level=LEVEL) * (1 - 5e-5)
-        print(f"({size}, {entry:.4e}),", end="\n" if index % 4 == 3 else " ", flush=True)

@@ -50,9 +50,8 @@ def hint_of_zero(
     if other.epsilon_lower > 0:
         return (
             "With the signs of all scores changed the bound would be"
-            f" {rounded_down(other.epsilon_lower)}."
-            f" If low scores stand for world 0, as losses do, {if_reversed}; decide that by what"
-            " the scores are, not by this number."
+            f" {rounded_down(other.epsilon_lower)}. If low scores stand for world 0, as losses do,"
+            f" {if_reversed}; decide that by what the scores are, not by this number."
         )
     return (
         "The bound is 0: these scores do not show that the worlds differ. The attack may be too"

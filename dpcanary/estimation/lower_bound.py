@@ -11,15 +11,10 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
-from dpcanary.estimation.error_rates import checked_scores, checked_significance
+from dpcanary.estimation.error_rates import checked_significance, checked_worlds
 from dpcanary.estimation.estimation_settings import GUESSED_SHARE, Conversion
 from dpcanary.estimation.families import Family, family_of
-from dpcanary.estimation.rule_catalogue import (
-    LowerBound,
-    Rule,
-    ThresholdRule,
-    threshold_rule_named,
-)
+from dpcanary.estimation.rule_catalogue import LowerBound, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "
@@ -107,9 +102,10 @@ def estimate_epsilon(
         raise InputError(
             f"a threshold goes with threshold_rule 'fixed', not with {str(threshold_rule)!r}"
         )
+    scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     problem = Problem(
-        world0_scores=checked_scores("world0_scores", world0_scores),
-        world1_scores=checked_scores("world1_scores", world1_scores),
+        world0_scores=scores0,
+        world1_scores=scores1,
         significance=checked_significance(significance),
         family=_family(conversion, delta, mechanism),
         threshold=threshold,
@@ -160,8 +156,7 @@ def estimate_epsilon_at_looks(
     rises = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(sizes))
     if not sizes or not rises:
         raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
-    scores0 = checked_scores("world0_scores", world0_scores)
-    scores1 = checked_scores("world1_scores", world1_scores)
+    scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     family = _family(conversion, delta, mechanism)
     return [
         _estimate(
@@ -241,8 +236,7 @@ class AnytimeBound:
         Raises:
             InputError: if they are not as many, are sorted, or one is NaN.
         """
-        scores0 = checked_scores("world0_scores", world0_scores)
-        scores1 = checked_scores("world1_scores", world1_scores)
+        scores0, scores1 = checked_worlds(world0_scores, world1_scores)
         if len(scores0) != len(scores1):
             raise InputError(
                 f"there are {len(scores0)} world0_scores and {len(scores1)} world1_scores; the bets"

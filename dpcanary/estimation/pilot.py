@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import checked_scores
+from dpcanary.estimation.error_rates import checked_worlds
 from dpcanary.estimation.power import runs_needed
 
 _INTERVAL, _RESAMPLES = (0.05, 0.95), 2_000
@@ -61,10 +61,7 @@ def runs_after_pilot(
     Raises:
         InputError: if a score is NaN or an argument is out of range.
     """
-    scores = (
-        checked_scores("world0_scores", world0_scores),
-        checked_scores("world1_scores", world1_scores),
-    )
+    scores = checked_worlds(world0_scores, world1_scores)
     exceed = checked_real("exceed", exceed)
     rng, mu = np.random.default_rng(0), _mu(*scores)
     resampled = [

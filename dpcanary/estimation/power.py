@@ -13,11 +13,7 @@ from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
-from dpcanary.estimation.error_rates import (
-    LEAST_SIGNIFICANCE,
-    checked_scores,
-    checked_significance,
-)
+from dpcanary.estimation.error_rates import LEAST_SIGNIFICANCE, checked_significance, checked_worlds
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, direct_family, family_of
 from dpcanary.estimation.lower_bound import estimate_epsilon
@@ -97,8 +93,7 @@ def assess_claim(
         False
         True
     """
-    scores0 = checked_scores("world0_scores", world0_scores)
-    scores1 = checked_scores("world1_scores", world1_scores)
+    scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     num_simulations = checked_count("num_simulations", num_simulations, least=99)
     if mechanism is not None and epsilon is None and delta is None:
         curve = curve_of(mechanism)
@@ -169,10 +164,7 @@ def assess_claim_by_bounds(
 
 
 def assess_claim_anytime(
-    *,
-    world0_scores: ArrayLike,
-    world1_scores: ArrayLike,
-    mechanism: Mechanism | float,
+    *, world0_scores: ArrayLike, world1_scores: ArrayLike, mechanism: Mechanism | float
 ) -> ClaimTest:
     """A p-value for the same claim that holds at every number of runs, however it was chosen.
 
@@ -199,10 +191,7 @@ def assess_claim_anytime(
         >>> test.p_value < 0.05
         True
     """
-    pairs = paired(
-        checked_scores("world0_scores", world0_scores),
-        checked_scores("world1_scores", world1_scores),
-    )
+    pairs = paired(*checked_worlds(world0_scores, world1_scores))
     process = EProcess(lines_of_curves(np.zeros(1), curve_of(mechanism)[None]))
     process.add(*pairs)
     return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {ClaimTest.assumption}")

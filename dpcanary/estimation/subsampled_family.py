@@ -18,15 +18,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_epsilon, gdp_mu
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimation_settings import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA
-from dpcanary.estimation.families import (
-    GDP,
-    GRID,
-    LOWEST,
-    NUM_POINTS,
-    STEP,
-    Family,
-    gaussian_terms,
-)
+from dpcanary.estimation.families import GDP, GRID, LOWEST, NUM_POINTS, STEP, Family, gaussian_terms
 from dpcanary.estimation.null_distributions.null_tables import cached_arrays
 
 Floats = NDArray[np.float64]

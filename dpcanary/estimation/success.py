@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.core.printing import confidence_in_words, percent, percent_down
 from dpcanary.estimation.error_rates import (
-    checked_scores,
     checked_significance,
+    checked_worlds,
     clopper_pearson_upper,
     count_errors,
     next_distinct,
@@ -84,8 +84,7 @@ def shown_success(
         >>> 0.62 < shown.advantage < 0.683  # the truth is 0.683
         True
     """
-    scores0 = checked_scores("world0_scores", world0_scores)
-    scores1 = checked_scores("world1_scores", world1_scores)
+    scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     level = checked_significance(significance)
     rates = [checked_real("false_positive_rates", rate, most=1.0) for rate in false_positive_rates]
     counts = count_errors(world0_scores=scores0, world1_scores=scores1)

@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,6 @@ from pydantic_core import ErrorDetails
 from dpcanary.adversaries.adversary_settings import LandscapeKeys, MetagradientSettings
 from dpcanary.core.argument_checks import checked_name
 from dpcanary.core.plugins import function_named
-from dpcanary.core.program_messages import run
 from dpcanary.core.randomness import derived_seed
 from dpcanary.core.setting_fields import ClosedModel
 from dpcanary.errors import InputError, suggestion
@@ -292,14 +291,3 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
             else "; YAML reads 1e-5 as text: write 1.0e-5"
         )
     return f"{key}: {message} (got {value!r})" if key else message
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Checks config files and prints how many audits each makes."""
-    for name in arguments:
-        experiment = parse_experiment(read_config(Path(name)))
-        print(f"{name}: {len(experiment.audits)} audits")
-
-
-if __name__ == "__main__":
-    run(main)

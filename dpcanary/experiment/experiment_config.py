@@ -41,8 +41,7 @@ class Dataset(SourceKeys, EncodingKeys, SplitKeys):
         if self.source not in KNOWN_SOURCES and not is_own(self.source):
             raise ValueError(
                 f"source {self.source!r} is not the path of a file ({', '.join(OWN_SUFFIXES)}), or"
-                " of a folder, which ends with a slash;"
-                f" {suggestion(self.source, KNOWN_SOURCES)}"
+                f" of a folder, which ends with a slash; {suggestion(self.source, KNOWN_SOURCES)}"
             )
         if self.files and (self.is_generated or is_own(self.source)):
             raise ValueError(f"source {self.source} is not read from other files")

@@ -103,21 +103,18 @@ _CAPTION_OF_BOUNDS = (
     "its assumptions hold. The rule common in papers picks the best threshold on the same scores; "
     "its bounds are not valid at that confidence. Where they are known, the table has them, too.",
     "Bars are the error of a mean, and may cross an upper bound where no bound exceeds it.",
-    "Points for fewer runs use the first runs of the same repeats, so the points of such a "
-    "line are not independent. The note says whether each of them holds alone or all of a "
-    "line hold jointly. Where a figure has both, filled markers hold jointly and hollow ones "
-    "alone.",
+    "Points for fewer runs use the first runs of the same repeats, so the points of such a line are"
+    " not independent. The note says whether each of them holds alone or all of a line hold"
+    " jointly. Where a figure has both, filled markers hold jointly and hollow ones alone.",
     "The heuristic, where it is drawn, is what the last model alone would reveal if losses were "
     "linear (Steinke et al., The Last Iterate Advantage, 2025). It is no bound.",
     "Lines of one colour family are variants of one canary, which the legend names.",
     "In a figure by noise, further panels show the bounds as shares of the accounted epsilon of "
     "their adjacency: a logarithmic axis hides these gaps.",
-    "In a figure by number of steps, the noise is calibrated for each number of steps; in "
-    "figures by clipping norm or learning rate, all points of a panel have the same noise "
-    "multiplier.",
-    "The threshold rule, the conversion and the number of models behind every bound are named "
-    "below the panels. GDP conversion assumes that the mechanism's trade-off curve is "
-    "Gaussian.",
+    "In a figure by number of steps, the noise is calibrated for each number of steps; in figures"
+    " by clipping norm or learning rate, all points of a panel have the same noise multiplier.",
+    "The threshold rule, the conversion and the number of models behind every bound are named below"
+    " the panels. GDP conversion assumes that the mechanism's trade-off curve is Gaussian.",
 )
 _KINDS = (
     *(
@@ -140,9 +137,8 @@ _KINDS = (
         "models_trained",
         draw="dpcanary.figures.models_trained:draw_models_trained",
         caption=(
-            "Audited epsilon against the number of models trained. With one canary in each "
-            "model, a bound needs many models. With many canaries in each, one model gives as "
-            "many scores.",
+            "Audited epsilon against the number of models trained. With one canary in each model, a"
+            " bound needs many models. With many canaries in each, one model gives as many scores.",
             'The bounds named "any dependence" hold however the canaries of a model influence '
             'each other; those named "independent slots" assume that they do not. Lines '
             "without markers are accounted, under substitute and add/remove adjacency.",
@@ -200,9 +196,8 @@ _KINDS = (
             "Errors of each attack when it guesses a model's world, for every threshold on "
             "its score: the x axis has false positives (world 1 taken for world 0), the y "
             "axis false negatives (world 0 taken for world 1).",
-            "Black curves are the fewest errors that the accounted privacy of the same "
-            "training allows, under substitute adjacency (solid) and add/remove adjacency "
-            "(dashed).",
+            "Black curves are the fewest errors that the accounted privacy of the same training"
+            " allows, under substitute adjacency (solid) and add/remove adjacency (dashed).",
             "An attack in the shaded region makes fewer errors than the add/remove epsilon "
             "would allow if it covered substitutions. Where its band lies in the region as a "
             "whole, this is evidence that that epsilon does not protect against learning which of "

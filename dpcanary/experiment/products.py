@@ -374,15 +374,12 @@ class Products:
         return Product(f"{kind}/{audit}", self._stage(stage, audit), inputs)
 
     def _shared(
-        self,
-        kind: str,
-        jobs: SharedJobs[Any],
-        audit: str,
-        inputs: Mapping[str, Sequence[Product]],
+        self, kind: str, jobs: SharedJobs[Any], audit: str, inputs: Mapping[str, Sequence[Product]]
     ) -> list[Product]:
-        settings = [self._stage(jobs.stage, jobs.audits[job]) for job in jobs.of_audit(audit)]
-        jobs_with_settings = zip(jobs.of_audit(audit), settings, strict=True)
-        return [Product(f"{kind}/{job}", stage, inputs) for job, stage in jobs_with_settings]
+        return [
+            Product(f"{kind}/{job}", self._stage(jobs.stage, jobs.audits[job]), inputs)
+            for job in jobs.of_audit(audit)
+        ]
 
     def _stage(self, stage: type[ClosedModel], audit: str) -> str:
         return self.experiment.stage(stage, audit=audit).to_json()

@@ -13,11 +13,7 @@ import pandas as pd
 
 from dpcanary.core.files import read_json, write_text
 from dpcanary.errors import InputError
-from dpcanary.estimation.rule_catalogue import (
-    Proof,
-    threshold_rule_named,
-    threshold_rule_names,
-)
+from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named, threshold_rule_names
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.summary import NOT_VALID

@@ -105,8 +105,7 @@ def _bar_positions(
 
 def _percent(rows: pd.DataFrame, *columns: str) -> NDArray[np.float64]:
     """Columns in per cent, as rows of an array."""
-    shares: NDArray[np.float64] = 100 * rows[[*columns]].to_numpy(dtype=np.float64).T
-    return shares
+    return 100 * rows[[*columns]].to_numpy(dtype=np.float64).T
 
 
 def _draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:

@@ -59,11 +59,7 @@ def draw_models_trained(
             [audited_heading(note), *looks.values()],
             style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
         ],
-        notes=[
-            note,
-            _note(rows, note),
-            data_note(rows),
-        ],
+        notes=[note, _note(rows, note), data_note(rows)],
         caption=[shared_note(rows, panel, needed=bool(panels))],
         labels=("models trained", epsilon_label(rows)),
         sharey=True,

@@ -51,10 +51,7 @@ def draw_overview(table: pd.DataFrame) -> Figure:
     if left_out:
         notes.append(f"{left_out} more set-ups are in the table")
     figure, [[axes]] = make_frame(
-        titles=[""],
-        panel_size=(7.4, 0.75 + _ROW_HEIGHT * len(shown)),
-        legend=[legend],
-        notes=notes,
+        titles=[""], panel_size=(7.4, 0.75 + _ROW_HEIGHT * len(shown)), legend=[legend], notes=notes
     )
     _draw_rows(axes, shown)
     return figure

@@ -80,8 +80,7 @@ def _bin_edges(
     """
     scores = np.concatenate([world0_scores, world1_scores])
     bins = int(np.clip(2 * np.cbrt(len(scores)), _FEWEST_BINS, _MOST_BINS))
-    edges: NDArray[np.float64] = np.histogram_bin_edges(scores[np.isfinite(scores)], bins)
-    return edges
+    return np.histogram_bin_edges(scores[np.isfinite(scores)], bins)
 
 
 def _histogram_table(attack: Attack) -> pd.DataFrame:
@@ -143,7 +142,7 @@ def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name
             f" 1; {rule_in_words(str(bound.threshold_rule))}, {bound.conversion.value} conversion,"
             f" {confidence_in_words(bound.significance)} confidence"
             if bound.is_valid
-            else f"{name}: no valid bound, {bound.assumption}",
+            else f"{name}: no valid bound, {bound.assumption}"
         ],
         caption=[f"The bound assumes: {bound.assumption}."] if bound.is_valid else [],
     )
@@ -169,7 +168,6 @@ def _draw_error_rates(axes: Axes, scores: WorldScores, bound: "EpsilonEstimate")
 def _allowed(bound: "EpsilonEstimate", rates: np.ndarray) -> np.ndarray:
     """The trade-off curve of the bound: Gaussian if its mu is known, else that of its epsilon."""
     if not np.isnan(bound.mu_lower):
-        gaussian: np.ndarray = ndtr(-ndtri(rates) - bound.mu_lower)
-        return gaussian
+        return ndtr(-ndtri(rates) - bound.mu_lower)
     point = Profile(np.array([bound.delta]), np.array([bound.epsilon_lower]))
     return accounted_false_negative_rate(point, rates)

@@ -78,11 +78,7 @@ def _set_ups(rows: pd.DataFrame, panels: Sequence[str]) -> list[_SetUp]:
 
 @style.applied()
 def draw_gradient_norm(
-    norms: Mapping[str, Norms],
-    summary: pd.DataFrame,
-    *,
-    note: str = "",
-    panels: Sequence[str] = (),
+    norms: Mapping[str, Norms], summary: pd.DataFrame, *, note: str = "", panels: Sequence[str] = ()
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a line for each set-up, a band of two standard deviations, and the clipping norm.
 

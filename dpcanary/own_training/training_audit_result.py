@@ -11,11 +11,7 @@ from torch import Tensor, nn
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.of_opacus import (
-    guaranteed_in_passes,
-    in_passes,
-    without_poisson_sampling,
-)
+from dpcanary.accounting.of_opacus import guaranteed_in_passes, in_passes, without_poisson_sampling
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import Adjacency

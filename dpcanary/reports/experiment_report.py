@@ -33,6 +33,7 @@ from dpcanary.experiment.results_table import (
 )
 from dpcanary.experiment.summary import described_data, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE
+from dpcanary.figures.notes import number_range
 from dpcanary.figures.style import canary_name
 from dpcanary.reports.headline import (
     Headline,
@@ -110,10 +111,7 @@ def _no_data(experiment: Experiment) -> str:
 
 
 def _headline(
-    experiment: Experiment,
-    table: pd.DataFrame,
-    last: pd.DataFrame,
-    data: Sequence[tuple[str, str]],
+    experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, data: Sequence[tuple[str, str]]
 ) -> Headline:
     row = first_row(table)
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
@@ -375,20 +373,20 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     if any(single):
         methods.add(
             f"Models were trained on {worlds}, half of them on each,"
-            f" {_counts(table['runs'][single])} for {each}, and a score guessed on which of the two"
-            " a model was trained. The scores gave the numbers below."
+            f" {number_range(table['runs'][single])} for {each}, and a score guessed on which of"
+            " the two a model was trained. The scores gave the numbers below."
         )
     if any(several):
         methods.add(
             "For audits with several canaries in a model (models trained for"
-            f" {each}: {_counts(table['runs'][several])}), each canary was in one of {worlds},"
+            f" {each}: {number_range(table['runs'][several])}), each canary was in one of {worlds},"
             " chosen at random, and a score of each canary guessed in which {steinke}."
         )
     if any(drawn_only):
         methods.add(
             "For audits of a process, nothing was trained: what an attacker sees was drawn from its"
-            f" known distribution in both worlds, {_counts(table['runs'][drawn_only])} times for"
-            f" {each}."
+            f" known distribution in both worlds, {number_range(table['runs'][drawn_only])} times"
+            f" for {each}."
         )
     if any(secrets):
         trained = any(audit.is_trained for audit in audits if not audit.has_two_worlds)
@@ -396,7 +394,7 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
         methods.add(
             "For audits of secrets, each secret was one of several values, drawn with equal"
             f" probabilities, and an attacker ranked the values of each; {what},"
-            f" {_counts(table['runs'][secrets])} for {each}."
+            f" {number_range(table['runs'][secrets])} for {each}."
         )
     passes = [audit.batches_per_pass for audit in audits]
     methods.add(*_settings_in_words(rows, pd.Series(passes, rows.index, dtype=float)))
@@ -452,12 +450,6 @@ def _assumed(table: pd.DataFrame) -> str:
     """What the bounds of a table assume, each part once."""
     parts = table["assumption"].str.split("; ").explode()
     return "; ".join(dict.fromkeys(parts))
-
-
-def _counts(runs: "pd.Series[int]") -> str:
-    """The smallest and the largest of some numbers of runs, or the only one."""
-    low, high = int(runs.min()), int(runs.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _settings_in_words(rows: pd.DataFrame, passes: "pd.Series[float]") -> Iterator[str]:

@@ -206,8 +206,7 @@ class Headline:
                 f"Whether a record is in the data (add/remove adjacency): epsilon is at most"
                 f" {membership}. Most libraries report an epsilon of this adjacency.",
                 "What a record says, its label or any of its features, if it is known to be in the"
-                " data (substitute adjacency): epsilon is at most"
-                f" {rounded_up(self.substitute)}.",
+                f" data (substitute adjacency): epsilon is at most {rounded_up(self.substitute)}.",
             ]
         doubt = (
             "A bound below exceeds this: it holds only if that is explained." if self.above else ""

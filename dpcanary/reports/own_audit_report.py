@@ -29,7 +29,7 @@ from dpcanary.reports.headline import (
     bound_sentences,
     meaning_in_words,
 )
-from dpcanary.reports.report_page import Report, Row, drawn
+from dpcanary.reports.report_page import Picture, Report, Row, drawn
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
@@ -115,18 +115,11 @@ def report_of_own_audit(
         details,
     )
     methods = _methods(num_runs, estimate, adjacency, accounted)
-
-    def draw() -> "Figure":
-        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
-
-        return draw_scores_of_worlds(scores, estimate, name=name)
-
     caption = (
         "The scores of the models of both worlds, and the errors of an attacker who decides between"
-        " the worlds by a threshold on the score.",
-        CAPTION_OF_SCORES,
+        " the worlds by a threshold on the score."
     )
-    pictures, left_out = drawn("Scores and error rates", draw, caption)
+    pictures, left_out = drawn_scores(scores, estimate, name=name, caption=caption)
     return Report(
         title=name,
         headline=headline,
@@ -144,15 +137,26 @@ def report_of_own_audit(
     )
 
 
+def drawn_scores(
+    scores: WorldScores, estimate: EpsilonEstimate, *, name: str, caption: str
+) -> tuple[list[Picture], list[str]]:
+    """The figure of an audit's scores and error rates; see `report_page.drawn`."""
+
+    def draw() -> "Figure":
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        return draw_scores_of_worlds(scores, estimate, name=name)
+
+    return drawn("Scores and error rates", draw, (caption, CAPTION_OF_SCORES))
+
+
 def _success(scores: WorldScores, estimate: EpsilonEstimate) -> Iterator[tuple[str, str]]:
     """How often the attack succeeds at least, if the number of scores was fixed beforehand."""
     anytime = threshold_rule_named(estimate.threshold_rule).anytime
     if not estimate.is_valid or anytime or estimate.num_looks > 1:
         return
     shown = shown_success(
-        world0_scores=scores.world0,
-        world1_scores=scores.world1,
-        significance=estimate.significance,
+        world0_scores=scores.world0, world1_scores=scores.world1, significance=estimate.significance
     )
     powers = ", ".join(
         f"{percent_down(power)} at {percent(rate)} false ones"
@@ -183,7 +187,7 @@ def _methods(
         "We audited a training loop as a black box, with dpcanary:"
         f" {num_runs:,} models were trained on two neighbouring datasets under"
         f" {ADJACENCIES[adjacency]} adjacency, and a score guessed which of the two a model was"
-        " trained on {pradhan} {nasr}.",
+        " trained on {pradhan} {nasr}."
     )
     methods.add(
         holds,

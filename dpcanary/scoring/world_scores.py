@@ -317,10 +317,7 @@ def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> Worl
         return _of_members(scored, scores, keep, is_member)
     first, second = (_scores(file, "score", values) for file, values in files)
     return WorldScores(
-        first,
-        second,
-        names=(path.name, other.name),
-        of_membership=_is_known(path.stem, other.stem),
+        first, second, names=(path.name, other.name), of_membership=_is_known(path.stem, other.stem)
     )
 
 

@@ -48,11 +48,7 @@ def initial_parameters(
 
 
 def redraw(
-    module: nn.Module,
-    *,
-    seed: int,
-    run: int,
-    weights: InitialWeights = InitialWeights.PYTORCH,
+    module: nn.Module, *, seed: int, run: int, weights: InitialWeights = InitialWeights.PYTORCH
 ) -> None:
     """Draws a module's parameters again, in place.
 

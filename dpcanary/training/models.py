@@ -137,11 +137,7 @@ def _outputs_for(module: nn.Module, shape: tuple[int, ...]) -> Tensor | Exceptio
     return errors[0]
 
 
-_ACTIVATIONS = {
-    Activation.TANH: nn.Tanh,
-    Activation.RELU: nn.ReLU,
-    Activation.SIGMOID: nn.Sigmoid,
-}
+_ACTIVATIONS = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU, Activation.SIGMOID: nn.Sigmoid}
 # The factor on the learning rate at a step, 0 for the first, of `total` steps.
 _FACTORS: dict[LearningRateSchedule, Callable[[int, int], float]] = {
     LearningRateSchedule.CONSTANT: lambda step, total: 1.0,

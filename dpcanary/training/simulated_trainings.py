@@ -229,12 +229,7 @@ class Simulation:
         self._models = torch.arange(count, device=device)
 
     def advance(
-        self,
-        step: int,
-        rows: NDArray[np.int64],
-        weights: NDArray[np.float32],
-        *,
-        divisor: float,
+        self, step: int, rows: NDArray[np.int64], weights: NDArray[np.float32], *, divisor: float
     ) -> None:
         """One step of every model on rows of the table, with weights of shape (models, rows)."""
         device, dpsgd = self.buffer.device, self._dpsgd

@@ -1,5 +1,6 @@
 """Alarms of a watched training: what refutes its claim, in words."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpcanary.watching.e_processes import Finding
@@ -71,10 +72,6 @@ def _noise_along_sum(_: str, mean: float) -> str:
     )
 
 
-def _successive_noise(_: str, correlation: float) -> str:
-    return f"the noise of successive steps is correlated, by about {correlation:.2g}"
-
-
 def _repeated_noise(_: str, correlation: float) -> str:
     sign = " with its sign reversed" if correlation < 0 else ""
     return f"the noise of an earlier step is used again{sign}"
@@ -85,25 +82,9 @@ def _equal_tensors(where: str, correlation: float) -> str:
     return f"{where} get the same noise{sign}"
 
 
-def _noise_cut(_: str, cut: float) -> str:
-    return f"the noise is not Gaussian: no value is beyond {cut:g} standard deviations"
-
-
-def _heavy_tails(_: str, degrees: float) -> str:
-    return f"the noise is not Gaussian: large values are as frequent as for t({degrees:g})"
-
-
-def _batch_rate(_: str, share: float) -> str:
-    return f"batches have about {share:.3g} of the size that the accounted sample rate gives"
-
-
 def _batch_spread(_: str, spread: float) -> str:
     less = "less" if spread < 1 else "more"
     return f"batch sizes vary {less} than those of Poisson samples, by a factor of {spread:.2g}"
-
-
-def _batch_repeats(where: str, _: float) -> str:
-    return f"batches have the same sizes {where}: they are no Poisson samples"
 
 
 def _batch_cut(where: str, how: float) -> str:
@@ -111,31 +92,28 @@ def _batch_cut(where: str, how: float) -> str:
     return f"batch sizes end abruptly: {where} batches are {cut}, and are no Poisson samples"
 
 
-def _batch_passes(where: str, _: float) -> str:
-    return (
-        "batch sizes add up to the data, pass after pass: no record comes twice in a pass, so"
-        " batches are no Poisson samples"
-    )
-
-
-def _batch_records(_: str, share: float) -> str:
-    return f"batch sizes are those of samples from about {share:.2g} of the records"
-
-
-_MESSAGES = {
+# The message of each test, by where something is wrong, {0}, and the likeliest alternative, {1}.
+_MESSAGES: dict[str, Callable[[str, float], str]] = {
     "noise_scale": _noise_scale,
     "noise_sum": _noise_sum,
     "noise_length": _noise_length,
     "noise_along_sum": _noise_along_sum,
-    "successive_noise": _successive_noise,
+    "successive_noise": "the noise of successive steps is correlated, by about {1:.2g}".format,
     "repeated_noise": _repeated_noise,
     "equal_tensors": _equal_tensors,
-    "noise_cut": _noise_cut,
-    "heavy_tails": _heavy_tails,
-    "batch_rate": _batch_rate,
+    "noise_cut": "the noise is not Gaussian: no value is beyond {1:g} standard deviations".format,
+    "heavy_tails": (
+        "the noise is not Gaussian: large values are as frequent as for t({1:g})".format
+    ),
+    "batch_rate": (
+        "batches have about {1:.3g} of the size that the accounted sample rate gives".format
+    ),
     "batch_spread": _batch_spread,
-    "batch_repeats": _batch_repeats,
+    "batch_repeats": "batches have the same sizes {0}: they are no Poisson samples".format,
     "batch_cut": _batch_cut,
-    "batch_passes": _batch_passes,
-    "batch_records": _batch_records,
+    "batch_passes": (
+        "batch sizes add up to the data, pass after pass: no record comes twice in a pass, so"
+        " batches are no Poisson samples".format
+    ),
+    "batch_records": "batch sizes are those of samples from about {1:.2g} of the records".format,
 }

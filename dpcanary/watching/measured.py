@@ -73,13 +73,6 @@ class Measured:
         low, high = (float(chdtri(count, tail)) for tail in (0.025, 0.975))
         return sqrt(total / count), sqrt(total / low), sqrt(total / high)
 
-    def noise_scales(self) -> list[float]:
-        """Scales of the noise by tensor, without intervals; empty if it was not measured."""
-        if not self.num_steps:
-            return []
-        scales = np.sqrt(self.squares / (self.sizes * self.num_steps))
-        return [float(scale) for scale in scales]
-
     @property
     def correlation(self) -> tuple[float, float]:
         """The correlation of noise along canaries in successive steps, and its standard error."""

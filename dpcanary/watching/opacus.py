@@ -24,7 +24,7 @@ from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepSettings, read_state
-from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus
+from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus, parts_of, rows_of
 from dpcanary.watching.watched_training import WatchedTraining
 
 Floats = NDArray[np.float64]
@@ -391,9 +391,9 @@ class WatchedOptimizer:
                 clipped = float((norms > float(self._optimizer.max_grad_norm)).sum())
                 self.recorder.saw_clipping(clipped, len(norms))
         else:
-            rows = float(_rows_of(self._parameters[0].grad_sample))
+            rows = float(rows_of(self._parameters[0].grad_sample))
             self._dtypes = [
-                getattr(_parts_of(p.grad_sample)[0], "dtype", p.dtype) for p in self._parameters
+                getattr(parts_of(p.grad_sample)[0], "dtype", p.dtype) for p in self._parameters
             ]
             if self.recorder.num_steps % _STEPS_BETWEEN_LOOKS == 0 and rows:
                 self._look_at_norms()
@@ -574,17 +574,13 @@ class WatchedOptimizer:
         local, group, step_settings = self._local, self._group, self._last_settings
         if local is None or group is None or step_settings is None:
             return
-        others = self.recorder.others
-        parts = [others, local.squares, local.sums, local.first.ravel(), local.with_sum]
-        summed = group.sum(np.concatenate(parts))
-        ends = np.cumsum([part.size for part in parts])[:-1]
-        others, squares, sums, first, with_sum = np.split(summed, ends)
+        others, squares, sums, first, with_sum = group.sums(
+            self.recorder.others, local.squares, local.sums, local.first, local.with_sum
+        )
         norm = step_settings.max_grad_norm
         final = self.recorder.project(gradients) * scale
         noise = final - (others + self.recorder.added) * norm
-        self.recorder.record(
-            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape), with_sum), others
-        )
+        self.recorder.record(NoiseSeen(noise, squares, sums, first, with_sum), others)
 
     def _check_set_up(self) -> None:
         """What can be seen without statistics."""
@@ -655,8 +651,7 @@ class WatchedOptimizer:
         accounted, watched = steps - self._steps_before, self.recorder.num_steps_since_begin
         if accounted != watched:
             self._contradiction(
-                "accounted_steps",
-                f"{accounted:,} steps were accounted, and {watched:,} were made",
+                "accounted_steps", f"{accounted:,} steps were accounted, and {watched:,} were made"
             )
         elif abs(noise / step_settings.noise_multiplier - 1) > 1e-6:
             self._contradiction(
@@ -770,15 +765,6 @@ def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
             parameter.grad_sample, parameter.summed_grad = grad_sample, summed_grad
         for name, value in counters.items():
             setattr(optimizer, name, value)
-
-
-def _rows_of(grad_sample: Any) -> int:
-    return sum(len(part) for part in _parts_of(grad_sample) if part is not None)
-
-
-def _parts_of(grad_sample: Any) -> list[Any]:
-    """One tensor for each backward pass of a step."""
-    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
 
 
 def _drawn(seed: int | None) -> int:

@@ -27,8 +27,14 @@ class Processes:
         """The sum over processes."""
         tensor = torch.from_numpy(np.asarray(values, np.float64)).to(self._device)
         torch.distributed.all_reduce(tensor)
-        summed: Floats = tensor.cpu().numpy()
-        return summed
+        return tensor.cpu().numpy()
+
+    def sums(self, *parts: Floats) -> list[Floats]:
+        """The sums over processes of several arrays, which are sent together."""
+        summed = self.sum(np.concatenate([part.ravel() for part in parts]))
+        ends = np.cumsum([part.size for part in parts])[:-1]
+        sums = zip(parts, np.split(summed, ends), strict=True)
+        return [own.reshape(part.shape) for part, own in sums]
 
     def shared(self, value: Any) -> Any:
         """The first process's value."""
@@ -94,8 +100,6 @@ class ShardedDirections(Directions):
         first[rows] = np.nan
         first[rows, : seen.first.shape[1]] = seen.first
         along = self._weight * seen.projections
-        parts = [along, seen.squares, seen.sums, first.ravel(), seen.with_sum]
-        summed = self._processes.sum(np.concatenate(parts))
-        ends = np.cumsum([part.size for part in parts])[:-1]
-        along, squares, sums_of_all, values, with_sum = np.split(summed, ends)
-        return NoiseSeen(along, squares, sums_of_all, values.reshape(first.shape), with_sum)
+        return NoiseSeen(
+            *self._processes.sums(along, seen.squares, seen.sums, first, seen.with_sum)
+        )

@@ -30,11 +30,7 @@ from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.watched_training import (
-    FEWEST_CANARIES,
-    INDEPENDENT_NOISE,
-    WatchedTraining,
-)
+from dpcanary.watching.watched_training import FEWEST_CANARIES, INDEPENDENT_NOISE, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
@@ -131,10 +127,7 @@ def default_num_canaries(
         InputError: if they add more, so that nothing can be shown without changing the training.
     """
     share = share_of_variance(
-        1,
-        num_parameters=num_parameters,
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
+        1, num_parameters=num_parameters, noise_multiplier=noise_multiplier, sample_rate=sample_rate
     )
     by_default = min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share))
     if by_default >= _FEWEST_CANARIES:
@@ -146,10 +139,9 @@ def default_num_canaries(
     if num_parameters < _FEWEST_CANARIES:
         why = f"there is no room for {_FEWEST_CANARIES} canaries"
     raise InputError(
-        f"nothing can be shown of this training without changing it: {why}"
-        f" ({num_parameters:,} trained parameters, noise multiplier {noise_multiplier:g}, sample"
-        f" rate {sample_rate:g}). Give num_canaries to add some all the same; fewer than"
-        f" {FEWEST_CANARIES} show nothing"
+        f"nothing can be shown of this training without changing it: {why} ({num_parameters:,}"
+        f" trained parameters, noise multiplier {noise_multiplier:g}, sample rate {sample_rate:g})."
+        f" Give num_canaries to add some all the same; fewer than {FEWEST_CANARIES} show nothing"
     )
 
 
@@ -608,7 +600,6 @@ class Recorder:
             conversion=None if conversion is None else Conversion(conversion),
             not_seen=self.not_seen,
             measured=self._measured.copy(),
-            tensors=tuple(self._names),
             earlier_looks=earlier,
             earlier_steps=self.accounted_before or 0,
         )

@@ -7,19 +7,16 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.errors import AccountingError
 from dpcanary.reports.headline import (
-    CAPTION_OF_SCORES,
     Headline,
     Methods,
     accounting_sentence,
     bound_sentences,
     meaning_in_words,
 )
-from dpcanary.reports.own_audit_report import software_used
-from dpcanary.reports.report_page import Report, Row, drawn
+from dpcanary.reports.own_audit_report import drawn_scores, software_used
+from dpcanary.reports.report_page import Report, Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dpcanary.watching.watched_training import WatchedTraining
 
 _SCOPE = (
@@ -76,18 +73,12 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         not_examined=[_SCOPE],
     )
 
-    def draw() -> "Figure":
-        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
-
-        scores = watched.scores["all_updates_known"]
-        return draw_scores_of_worlds(scores, estimate, name="watched training")
-
     caption = (
         "The scores of the canaries of both worlds, for an attacker who sees all updates and knows"
-        " the other records, and the errors of deciding by a threshold on the score.",
-        CAPTION_OF_SCORES,
+        " the other records, and the errors of deciding by a threshold on the score."
     )
-    pictures, left_out = drawn("Scores and error rates", draw, caption)
+    scores = watched.scores["all_updates_known"]
+    pictures, left_out = drawn_scores(scores, estimate, name="watched training", caption=caption)
     return Report(
         title=name,
         headline=headline,
@@ -155,7 +146,7 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
         " gradients before the noise, each in coordinates of its own with random signs, scaled to"
         f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency in random steps of"
         " its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
-        " world of each canary.",
+        " world of each canary."
     )
     estimate = watched.estimate
     methods.add(
@@ -166,6 +157,6 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
     methods.add(
         "The noise (and the batch sizes, if the number of records was known) was tested in each"
         " step by an e-process, which stays valid however often it is looked at; its level was"
-        f" {watched.alarm_level:g}.",
+        f" {watched.alarm_level:g}."
     )
     return methods

@@ -37,8 +37,7 @@ class ModelOfOpacus:
     @property
     def norms(self) -> Tensor | None:
         """Norms of the gradients of the last batch's records, with ghost clipping."""
-        norms: Tensor | None = self.module._per_sample_gradient_norms if self.clips else None
-        return norms
+        return self.module._per_sample_gradient_norms if self.clips else None
 
     @property
     def max_grad_norm(self) -> float | None:
@@ -70,6 +69,16 @@ def wrapped_models() -> type:
         grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
     )
     return modules
+
+
+def parts_of(grad_sample: Any) -> list[Any]:
+    """Gradients of single records, one tensor for each backward pass of a step."""
+    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
+
+
+def rows_of(grad_sample: Any) -> int:
+    """The number of records in such gradients."""
+    return sum(len(part) for part in parts_of(grad_sample) if part is not None)
 
 
 def _criteria() -> tuple[type, ...]:

@@ -108,7 +108,6 @@ class WatchedTraining:
         alarm_level: the probability, at most, with which a right training ever raises a statistical
             alarm.
         measured: noise, batches and clipping as they ran.
-        tensors: names of the trained parameters.
         earlier_looks: steps at which results were asked for before.
         conversion: among which trade-off curves the mechanism's is looked for. By default the exact
             family, `subsampled_gaussian`, where noise and sample rate never changed; otherwise
@@ -130,7 +129,6 @@ class WatchedTraining:
     alarm: Alarm | None
     alarm_level: float
     measured: Measured
-    tensors: tuple[str, ...]
     earlier_looks: tuple[int, ...] = ()
     conversion: Conversion | None = None
     not_seen: str = ""
@@ -349,9 +347,8 @@ class WatchedTraining:
         first, last = (alarm, []) if self.alarm is not None else ([], alarm)
         shown, *table = self._shown_lines()
         run = (
-            f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
-            f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the variance"
-            " of the noise"
+            f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,} parameters"
+            f" and {self.num_steps:,} steps; they add {self.share:.2%} to the variance of the noise"
         )
         rest = [*self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])

@@ -58,10 +58,7 @@ def _updates(evidence: Evidence) -> Measured:
     quiet = measurements.quiet
     # In the hidden layer, weight and bias may differ because only one of them is clipped.
     blocks = (quiet.silent, quiet.across[..., :3, :])
-    elsewhere = max(
-        (float(np.abs(values).max()) for values in blocks if values.size),
-        default=0.0,
-    )
+    elsewhere = max((float(np.abs(values).max()) for values in blocks if values.size), default=0.0)
     tests = [exact(elsewhere < _NOTHING, f"{elsewhere:.3g} C where no record has a gradient")]
     text = "nothing moves but by gradients and noise"
     # Almost without noise, what follows from noisy gradients also follows from clean ones.

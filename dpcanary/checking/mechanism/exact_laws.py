@@ -170,5 +170,4 @@ def probabilities_of(values: Array) -> Array:
     degrees = np.arange(1, len(values))
     scales = np.sqrt(np.cumsum(values**2)[:-1] / degrees)
     ratios = np.divide(values[1:], scales, out=np.zeros(len(degrees)), where=scales > 0)
-    probabilities: Array = student(degrees).cdf(ratios)
-    return probabilities
+    return student(degrees).cdf(ratios)

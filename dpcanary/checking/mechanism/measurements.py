@@ -163,6 +163,11 @@ class Trainings:
     is_averaged: bool = False
     norm_factors: Array | None = None
 
+    def with_updates(self, moved: Array, **more: Any) -> "Trainings":
+        """These trainings with other updates, of the first steps or of all."""
+        before = self.before[:, : moved.shape[1]]
+        return replace(self, moved=moved, in_all=moved.sum(axis=1), before=before, **more)
+
     @cached_property
     def norms(self) -> Array:
         """Norms of the records' gradients over C, before each update; shape (R, T, N)."""
@@ -275,14 +280,7 @@ def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> M
     assert quiet is not None
     assert noisy is not None
     return Measurements(
-        settings,
-        quiet,
-        noisy,
-        small_quiet,
-        small_noisy,
-        failed,
-        dense=dense,
-        by_sums=plan.by_sums,
+        settings, quiet, noisy, small_quiet, small_noisy, failed, dense=dense, by_sums=plan.by_sums
     )
 
 
@@ -643,8 +641,7 @@ def _basis(states: Sequence[Flat], gradients: Sequence[Flat]) -> Array:
     )
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     # What is left of the rounding of nearly equal rows would span anything.
-    basis: Array = left[:, sizes > 1e-6 * sizes[0]]
-    return basis
+    return left[:, sizes > 1e-6 * sizes[0]]
 
 
 def _is_known(step: Any) -> bool:

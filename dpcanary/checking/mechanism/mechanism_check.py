@@ -24,10 +24,7 @@ from dpcanary.checking.mechanism.measurements import (
     Train,
     measure,
 )
-from dpcanary.checking.mechanism.postprocessing_replay import (
-    depends_on_sums_alone,
-    repeats_itself,
-)
+from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone, repeats_itself
 from dpcanary.checking.mechanism.probe import MOST_MOVED, NORMS, NUM_SILENT
 from dpcanary.checking.mechanism.property_tests import TestedFinding, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import SAMPLING_RATE

@@ -47,10 +47,7 @@ class SumsMode(TorchFunctionMode):
     """
 
     def __init__(
-        self,
-        shapes: Sequence[torch.Size],
-        state: Callable[[], Flat],
-        sums: Sequence[Tensor] = (),
+        self, shapes: Sequence[torch.Size], state: Callable[[], Flat], sums: Sequence[Tensor] = ()
     ) -> None:
         super().__init__()
         self._shapes = {*shapes, torch.Size([sum(prod(shape) for shape in shapes)])}
@@ -145,5 +142,4 @@ def steps_of(seen: Sequence[SeenSum], shapes: Sequence[torch.Size]) -> list[Nois
 
 
 def _numbers(values: Tensor) -> Flat:
-    flat: Flat = values.reshape(-1).float().cpu().numpy()
-    return flat
+    return values.reshape(-1).float().cpu().numpy()

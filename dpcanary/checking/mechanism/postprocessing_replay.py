@@ -47,8 +47,7 @@ def depends_on_sums_alone(
         plan: settings and numbers of records.
         same_seed: whether batches and noise are those of the first training too. If they are not,
             what depends on the size of a batch differs, and so do random steps after the noise.
-        same_records: whether the records are those of the first training too; see
-            `repeats_itself`.
+        same_records: whether the records are those of the first training too; see `repeats_itself`.
     """
     draws = generator(seed=plan.seed, purpose=Purpose.REPLAYS, index=0)
     kinds = [(plan.settings, plan.num_records)]

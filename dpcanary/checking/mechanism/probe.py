@@ -140,8 +140,7 @@ class ProbeRecords:
     @property
     def signs(self) -> Array:
         """1 for label 0, -1 for label 1; shape (N,)."""
-        signs: Array = 1.0 - 2.0 * self.labels.astype(np.float64)
-        return signs
+        return 1.0 - 2.0 * self.labels.astype(np.float64)
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The records as vectors, shape (N, columns), and labels, shape (N,)."""

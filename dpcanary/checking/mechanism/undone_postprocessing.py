@@ -157,14 +157,7 @@ def _with_frozen(measurements: Measurements) -> Measurements:
         return moved
 
     def changed(trainings: Trainings, change: Callable[[Trainings], Array]) -> Trainings:
-        moved = change(trainings)
-        return replace(
-            trainings,
-            moved=moved,
-            in_all=moved.sum(axis=1),
-            before=trainings.before[:, :steps],
-            norm_factors=trained,
-        )
+        return trainings.with_updates(change(trainings), norm_factors=trained)
 
     names = [
         f"{tensor.name} in {own.sum()} of {steps} steps"
@@ -203,13 +196,7 @@ def _with_limits(measurements: Measurements) -> Measurements:
             else trainings.norm_factors[: len(own)]
         )
         moved = trainings.moved[:, : len(own)] / own[:, None, None]
-        return replace(
-            trainings,
-            moved=moved,
-            in_all=moved.sum(axis=1),
-            before=trainings.before[:, : len(own)],
-            norm_factors=before / own,
-        )
+        return trainings.with_updates(moved, norm_factors=before / own)
 
     return replace(
         _replaced(measurements, change), limits=(float(limits.min()), float(limits.max()))
@@ -243,12 +230,7 @@ def _limits(quiet: Trainings) -> tuple[Array, Array] | None:
 
 def _changed(measurements: Measurements, updates: Callable[[Trainings], Array]) -> Measurements:
     """With other updates."""
-
-    def change(trainings: Trainings) -> Trainings:
-        moved = updates(trainings)
-        return replace(trainings, moved=moved, in_all=moved.sum(axis=1))
-
-    return _replaced(measurements, change)
+    return _replaced(measurements, lambda trainings: trainings.with_updates(updates(trainings)))
 
 
 def _replaced(measurements: Measurements, change: Callable[[Trainings], Trainings]) -> Measurements:

@@ -126,8 +126,7 @@ def clipped_norms(evidence: Evidence) -> Array:
     squares = (quiet.parts**2).sum(axis=2)
     # What the size of the batch does is seen as normalisation.
     norms = np.sqrt(squares) / evidence.of_batches[..., None]
-    clipped: Array = np.where(evidence.drawn, norms, np.nan)
-    return clipped
+    return np.where(evidence.drawn, norms, np.nan)
 
 
 def batches_differ(evidence: Evidence) -> bool:

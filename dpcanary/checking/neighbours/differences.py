@@ -8,13 +8,7 @@ from scipy.stats import binom
 
 from dpcanary.checking.neighbours.records_seen import Batch, other_rows
 from dpcanary.checking.neighbours.released_values import Value
-from dpcanary.checking.neighbours.session import (
-    MORE_STEPS,
-    OTHER_SHAPES,
-    TIME,
-    Run,
-    Step,
-)
+from dpcanary.checking.neighbours.session import MORE_STEPS, OTHER_SHAPES, TIME, Run, Step
 
 # Rounding errors of a sum, in units of the precision of its numbers.
 _ROUNDINGS = 16.0
@@ -150,12 +144,7 @@ def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[st
 
 
 def compare(
-    first: Run,
-    other: Run,
-    record: int,
-    tolerance: Tolerance,
-    *,
-    sample_rate: float | None,
+    first: Run, other: Run, record: int, tolerance: Tolerance, *, sample_rate: float | None
 ) -> RunComparison:
     """Compares a run in which a record was replaced with the first run."""
     comparison = RunComparison(is_known=_is_known(first))
@@ -224,11 +213,7 @@ def _before_sum(number: int, step: Step, now: Step, tolerance: Tolerance) -> Ite
 
 
 def _same_batches(step: Step, now: Step) -> bool:
-    before, after = step.batches, now.batches
-    return len(before) == len(after) and all(
-        len(a.records) == len(b.records) and (a.records == b.records).all()
-        for a, b in zip(before, after, strict=True)
-    )
+    return len(step.batches) == len(now.batches) and _starts_with(step.batches, now.batches)
 
 
 def _batches_in_words(step: Step, now: Step) -> str:
@@ -261,12 +246,7 @@ def _error_of_equals(step: Step, now: Step, tolerance: Tolerance) -> float:
 
 
 def _of_sum(
-    number: int,
-    step: Step,
-    now: Step,
-    record: int,
-    tolerance: Tolerance,
-    comparison: RunComparison,
+    number: int, step: Step, now: Step, record: int, tolerance: Tolerance, comparison: RunComparison
 ) -> Iterator[Difference]:
     """What a step's sum and its noise show."""
     compared = now.compared
@@ -411,10 +391,7 @@ def _at_end(
 
 
 def _of_released(
-    last: int,
-    before: Mapping[str, Value],
-    now: Mapping[str, Value],
-    tolerance: Tolerance,
+    last: int, before: Mapping[str, Value], now: Mapping[str, Value], tolerance: Tolerance
 ) -> Iterator[Difference]:
     apart: list[tuple[str, float]] = []
     for name, value in before.items():

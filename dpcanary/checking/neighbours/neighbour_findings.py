@@ -23,14 +23,12 @@ class Property:
         expected: of a right training, in words.
         right: what is said if it holds.
         meaning: what it means if it does not, and where to look.
-        after_end: whether it can be judged only if the whole training was run.
     """
 
     name: str
     expected: str
     right: str
     meaning: str
-    after_end: bool = False
 
 
 PROPERTIES: dict[str, Property] = {
@@ -102,9 +100,8 @@ PROPERTIES: dict[str, Property] = {
         "number of steps",
         "it does not depend on the records",
         "the same number",
-        "the training is ended, or a step left out, by something that depends on private records:"
-        " a training loss, an accuracy on private records, the number of records that a filter"
-        " left",
+        "the training is ended, or a step left out, by something that depends on private records: a"
+        " training loss, an accuracy on private records, the number of records that a filter left",
     ),
     "end": Property(
         "runs to its end",
@@ -119,7 +116,6 @@ PROPERTIES: dict[str, Property] = {
         "it holds something of the records without noise: running statistics of a layer, a"
         " threshold, a vocabulary or an average of private records, a loss or an accuracy on them,"
         " a model that was chosen by them",
-        after_end=True,
     ),
 }
 

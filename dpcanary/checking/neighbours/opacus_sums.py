@@ -13,7 +13,7 @@ from torch import Tensor
 from dpcanary.accounting.of_opacus import captured_by
 from dpcanary.checking.neighbours.session import Session, Setting
 from dpcanary.errors import InputError
-from dpcanary.watching.watched_models import wrapped_models
+from dpcanary.watching.watched_models import rows_of, wrapped_models
 
 # Keys of an optimizer's groups that are not settings of a step.
 _OF_GROUPS = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
@@ -146,7 +146,7 @@ class _Recorded:
             "draws in a step": _draws(optimizer),
         }
         if not hasattr(optimizer, "accumulate"):
-            settings["records in the batch"] = _rows(optimizer.params[0].grad_sample)
+            settings["records in the batch"] = rows_of(optimizer.params[0].grad_sample)
         for place, bound in enumerate(getattr(optimizer, "max_grad_norms", [])):
             settings[f"max_grad_norm of parameter {place}"] = bound
         for place, group in enumerate(optimizer.param_groups):
@@ -183,11 +183,6 @@ def _draws(optimizer: Any) -> int:
         return int(optimizer.accumulated_iterations)
     except (ValueError, AttributeError):
         return 1
-
-
-def _rows(grad_sample: Any) -> int:
-    parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
-    return sum(len(part) for part in parts if part is not None)
 
 
 def _whole(tensor: Any) -> Any:

@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from dpcanary.core.files import read_arrays, sha256_of_text, write_arrays
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import MOST_DISTINCT
 from dpcanary.estimation.estimation_settings import LEAST_CALIBRATED_SIGNIFICANCE
 from dpcanary.estimation.families import GDP, Family, direct_family
 from dpcanary.estimation.null_distributions.statistics import (
@@ -104,7 +103,8 @@ def _digest(arrays: Arrays) -> str:
 Sizes = tuple[int, int]
 
 SIGNIFICANCE = 0.05
-_FILE, _DIRECT_FILE = "null_tables.npz", "null_tables_direct.npz"
+# Computed by `python -m release.packaged_tables`.
+FILE, DIRECT_FILE = "null_tables.npz", "null_tables_direct.npz"
 # For conversion `direct` at this delta, tables of exactly these sizes of both worlds.
 DIRECT_DELTA = 1e-5
 DIRECT_SIZES = (50, 100, 125, 250, 500, 1_000, 2_500, 5_000, 12_500)
@@ -134,7 +134,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
         return None
     if small < _FEWEST_BETWEEN and (small != large or small not in TABULATED):
         return None
-    tables = {name: values.astype(np.float64) for name, values in _tables(_FILE).items()}
+    tables = {name: values.astype(np.float64) for name, values in _tables(FILE).items()}
     size = float(small) if small == large else 2 / (1 / small + 1 / large)
     tabulated = tables["sizes"]
     above = int(np.searchsorted(tabulated, size))
@@ -167,7 +167,7 @@ def packaged_direct_table(*, sizes: Sizes, significance: float) -> NullTable | N
     if significance != SIGNIFICANCE or sizes[0] != sizes[1] or sizes[0] not in DIRECT_SIZES:
         return None
     index = DIRECT_SIZES.index(sizes[0])
-    arrays = {name: values[index] for name, values in _tables(_DIRECT_FILE).items()}
+    arrays = {name: values[index] for name, values in _tables(DIRECT_FILE).items()}
     return _table_of(arrays, direct_family(DIRECT_DELTA))
 
 
@@ -176,44 +176,6 @@ def _tables(name: str) -> dict[str, NDArray[Any]]:
     with as_file(files(__package__) / name) as path:
         _, arrays = read_arrays(path)
     return arrays
-
-
-def make_tables(path: Path) -> None:
-    """Computes all tables of the package and writes them."""
-    from dpcanary.estimation.null_distributions.simulated_nulls import compute_null_table
-
-    tables = [
-        compute_null_table(
-            family=GDP,
-            looks=[(size, size)],
-            significance=SIGNIFICANCE,
-            # The more scores, the fewer samples the critical values need. If only some thresholds
-            # are distinguished, samples cost little.
-            num_samples=10_000
-            if size > MOST_DISTINCT
-            else int(100_000 * min(1.0, (500 / size) ** 0.6)),
-        )
-        for size in tqdm(TABULATED, desc="sizes")
-    ]
-    critical = {
-        rule: np.concatenate([table.critical[rule] for table in tables])
-        for rule in components_of(GDP)
-    }
-    arrays = {
-        "sizes": np.array(TABULATED),
-        "ends": np.array([table.thetas[-1] for table in tables]),
-        "scales": np.concatenate([table.scales for table in tables]),
-        **critical,
-    }
-    write_arrays(path, header={"significance": SIGNIFICANCE}, arrays=arrays)
-
-
-def make_direct_tables(path: Path) -> None:
-    """Computes all tables for conversion `direct` and writes them."""
-    family = direct_family(DIRECT_DELTA)
-    tables = [_computed(family, ((size, size),), SIGNIFICANCE) for size in DIRECT_SIZES]
-    arrays = {name: np.stack([table[name] for table in tables]) for name in tables[0]}
-    write_arrays(path, header={"delta": DIRECT_DELTA, "sizes": DIRECT_SIZES}, arrays=arrays)
 
 
 def calibrated_bound(
@@ -259,7 +221,7 @@ def own_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) 
     arrays = cached_arrays(
         "null",
         about=f"{family.name}; looks {looks}; significance {significance!r}",
-        compute=lambda: _computed(family, looks, significance),
+        compute=lambda: computed_arrays(family, looks, significance),
     )
     return _table_of(arrays, family)
 
@@ -275,9 +237,10 @@ def _table_of(arrays: Arrays, family: Family) -> NullTable:
     )
 
 
-def _computed(
+def computed_arrays(
     family: Family, looks: tuple[Sizes, ...], significance: float
 ) -> dict[str, NDArray[Any]]:
+    """The arrays of a table that is simulated here, with a progress bar."""
     # Compiles, which takes a while to import; most bounds need no new table.
     from dpcanary.estimation.null_distributions.simulated_nulls import (
         compute_null_table,
@@ -308,8 +271,3 @@ def _computed(
         "scales": table.scales,
         "sparse_from": table.sparse_from,
     }
-
-
-if __name__ == "__main__":
-    make_tables(Path(__file__).with_name(_FILE))
-    make_direct_tables(Path(__file__).with_name(_DIRECT_FILE))

@@ -8,7 +8,7 @@ from scipy.special import fdtrc
 
 from dpcanary.core.argument_checks import checked_count
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import checked_scores
+from dpcanary.estimation.error_rates import checked_worlds
 
 Scores = NDArray[np.float64]
 
@@ -51,10 +51,7 @@ def guess_pairs(world0_scores: ArrayLike, world1_scores: ArrayLike, *, num_guess
     From Boglioni et al., Algorithm 3. A tie is a wrong guess. Both arrays of scores are in the same
     order of pairs: of the records that are in, and of those that are out.
     """
-    ins, outs = (
-        checked_scores("world0_scores", world0_scores),
-        checked_scores("world1_scores", world1_scores),
-    )
+    ins, outs = checked_worlds(world0_scores, world1_scores)
     if len(ins) != len(outs):
         raise InputError(
             f"there are {len(ins)} world0_scores and {len(outs)} world1_scores; num_guesses is for"
@@ -79,10 +76,7 @@ def guess_slots(
 
     From Boglioni et al., Algorithm 2. Among equal scores, wrong guesses are made first.
     """
-    ins, outs = (
-        checked_scores("world0_scores", world0_scores),
-        checked_scores("world1_scores", world1_scores),
-    )
+    ins, outs = checked_worlds(world0_scores, world1_scores)
     positive = checked_count("positive_guesses", positive_guesses, least=0)
     negative = checked_count("negative_guesses", negative_guesses, least=0)
     guesses = Guesses(len(ins) + len(outs), positive + negative, 0)

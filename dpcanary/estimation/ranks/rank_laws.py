@@ -18,13 +18,14 @@ from math import nan
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, logit, ndtr, ndtri
+from scipy.special import expit, logit
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.estimation.families import GDP, GRID, LEAST_RATE, Family
+from dpcanary.estimation.families import GDP, Family
+from dpcanary.estimation.null_distributions.statistics import curve_of
 from dpcanary.scoring.scores import ranks_among
 
 Floats = NDArray[np.float64]
@@ -73,7 +74,7 @@ def curve_of_claim(mechanism: Mechanism | float) -> NullCurve:
     curve = trade_off_curve(mechanism)
     return NullCurve(
         allows=lambda fpr, fnr: np.asarray(curve.fnr(fpr) <= fnr),
-        tabulated=lambda: np.asarray(ndtri(np.maximum(curve.fnr(ndtr(-GRID)), LEAST_RATE))),
+        tabulated=lambda: curve_of(mechanism),
     )
 
 

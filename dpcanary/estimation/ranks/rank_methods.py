@@ -84,10 +84,7 @@ class RankRuleEntry:
 def _single(secrets: GuessedSecrets, curve: NullCurve) -> float:
     lists = secrets.lists
     [chance] = largest_chances(
-        curve,
-        secrets.ranks,
-        num_candidates=lists.num_candidates,
-        adjacency=lists.adjacency,
+        curve, secrets.ranks, num_candidates=lists.num_candidates, adjacency=lists.adjacency
     )
     return float(chance)
 

@@ -14,13 +14,12 @@ CANARY_SETS = FigureKind(
     inputs=("summary", "gaps"),
     files=("scores", "summary"),
     caption=(
-        "What sets of canaries show along training. The first panel shows how much "
-        "larger the loss of canaries is in models that were not trained on them. The "
-        "others show lower bounds on epsilon from one training, by threshold rule. Each "
-        "point is a training, each line the mean of trainings, each band one standard "
-        "deviation; bands of bounds end at the smallest and the largest training. The "
-        "table has means, medians and differences between canaries in trainings with the same "
-        "seed, with 95 % intervals.",
+        "What sets of canaries show along training. The first panel shows how much larger the loss"
+        " of canaries is in models that were not trained on them. The others show lower bounds on"
+        " epsilon from one training, by threshold rule. Each point is a training, each line the"
+        " mean of trainings, each band one standard deviation; bands of bounds end at the smallest"
+        " and the largest training. The table has means, medians and differences between canaries"
+        " in trainings with the same seed, with 95 % intervals.",
         "Without noise, no trade-off curve is accounted, and GDP conversion is a scale of "
         "guesses: the epsilon of the Gaussian mechanism below which so many right guesses "
         "have a probability of at most the significance.",

@@ -18,12 +18,7 @@ from torch import Tensor
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.errors import InputError
-from dpcanary.papers.boglioni.differentiable_training import (
-    State,
-    Task,
-    Training,
-    trained,
-)
+from dpcanary.papers.boglioni.differentiable_training import State, Task, Training, trained
 
 
 def planned_segments(num_steps: int, capacity: int | None) -> tuple[range, ...]:
@@ -82,11 +77,7 @@ class Metagradient:
 
 
 def metagradient(
-    *,
-    training: Training,
-    pixels: Tensor,
-    objective: Objective,
-    memory_budget: int | None = None,
+    *, training: Training, pixels: Tensor, objective: Objective, memory_budget: int | None = None
 ) -> Metagradient:
     """Trains, and differentiates an objective in the pixels of the canaries.
 

@@ -72,9 +72,7 @@ LOSS_LANDSCAPE = Adversary(
     scores=(
         Score("position", "dpcanary.scoring.scores:as_observed", "position"),
         Score(
-            "likelihood_ratio",
-            "dpcanary.papers.cebere.landscape_law:likelihood_ratio",
-            "position",
+            "likelihood_ratio", "dpcanary.papers.cebere.landscape_law:likelihood_ratio", "position"
         ),
     ),
     adjacencies=(Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE),

@@ -44,9 +44,8 @@ LOSS_LANDSCAPE = FigureKind(
     draw="dpcanary.papers.cebere.hidden_state:draw_loss_landscape",
     caption=(
         "The first panel is the loss that the adversary crafts, as a function of the only "
-        "parameter. The others are the exact densities of that parameter after some "
-        "steps, with the gradient of the canary in the first step (world 0) and without "
-        "it (world 1).",
+        "parameter. The others are the exact densities of that parameter after some steps, with the"
+        " gradient of the canary in the first step (world 0) and without it (world 1).",
         "The dashed line is the threshold at which the loss changes its direction.",
     ),
     has_bounds=False,

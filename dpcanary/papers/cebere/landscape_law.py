@@ -134,8 +134,7 @@ def _masses_by_move(landscape: Landscape, masses: Array, edges: list[int]) -> di
 
 
 def _gaussian(x: Array, deviation: float) -> Array:
-    density: Array = np.exp(-0.5 * (x / deviation) ** 2) / (deviation * sqrt(2 * np.pi))
-    return density
+    return np.exp(-0.5 * (x / deviation) ** 2) / (deviation * sqrt(2 * np.pi))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,9 @@ SHUFFLING = FigureKind(
         "other records contribute the gradient -C or nothing, and of Poisson samples at the "
         "same rate. Bars are two standard errors, where there are several repeats. Lines have "
         "a gap at bounds of 0, which are hollow markers on the axis.",
-        "The solid line is guaranteed with shuffling: a record is used once in each pass, and "
-        "no amplification is counted. The dashed line is what accounting of Poisson samples "
-        "states for the same numbers. It bounds the audits of Poisson samples, and not those "
-        "of shuffled batches: a bound above it shows that Poisson accounting does not hold for "
-        "these.",
+        "The solid line is guaranteed with shuffling: a record is used once in each pass, and no"
+        " amplification is counted. The dashed line is what accounting of Poisson samples states"
+        " for the same numbers. It bounds the audits of Poisson samples, and not those of shuffled"
+        " batches: a bound above it shows that Poisson accounting does not hold for these.",
     ),
 )

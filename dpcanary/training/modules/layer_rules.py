@@ -382,8 +382,7 @@ def any_layer(
             return gradient(row, batch, pulled).square().sum()
 
         in_dims = ([None if dim is None else 0 for dim in input_dims], 0)
-        norms: Tensor = vmap(of_record, in_dims, chunk_size=chunk)(inputs, gradients)
-        return norms
+        return vmap(of_record, in_dims, chunk_size=chunk)(inputs, gradients)
 
     def summed(row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
         def back(x: Tensor, dim: int) -> Tensor:
@@ -407,8 +406,7 @@ def _over_runs(
 ) -> Tensor:
     """Applies a function of one run to every run."""
     if len(parameters) > 1:
-        stacked: Tensor = vmap(function)(parameters, inputs, gradients)
-        return stacked
+        return vmap(function)(parameters, inputs, gradients)
     return function(parameters[0], [x[0] for x in inputs], [g[0] for g in gradients])[None]
 
 
