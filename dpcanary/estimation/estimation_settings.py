@@ -53,8 +53,8 @@ class Independence(Choice):
     """Which scores of an audit with several slots a bound treats as independent.
 
     Attributes:
-        RUNS: the runs. Each slot gets a bound of its own, from its scores in all runs. This
-            assumes nothing about the slots of a run.
+        RUNS: the runs. Each slot gets a bound of its own, from its scores in all runs. Where coins
+            decide the worlds, this assumes nothing about the slots of a run.
         SLOTS: all slots of all runs, pooled into one bound. This assumes that the slots of a run
             do not influence each other and that their scores have the same distributions.
     """

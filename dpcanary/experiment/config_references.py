@@ -86,6 +86,12 @@ def _check_guesses(where: str, audit: Audit, settings: Settings) -> None:
             f"{where}: worlds: threshold rule {guessing[0]} counts right guesses of fair coins; it"
             " needs coins, not halves"
         )
+    if audit.worlds is WorldAssignment.HALVES and settings.independent is Independence.RUNS:
+        raise InputError(
+            f"{where}: worlds: with halves, a slot's two worlds differ in other slots, too, so a"
+            " bound of one slot needs coins; or set independent: slots, which pools slots and"
+            " assumes that they do not influence each other"
+        )
     if audit.num_slots == 1 and len(guessing) == len(settings.threshold_rules):
         raise InputError(
             f"{where}: num_slots is 1, and threshold rule {guessing[0]} guesses several slots; add"

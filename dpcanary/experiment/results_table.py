@@ -352,7 +352,7 @@ def in_words(table: pd.DataFrame) -> str:
     above = int((substitutes["shown"] > substitutes["add_remove"]).sum())
     compared = (
         f" {above} of {len(substitutes)} rows of content show more than the add/remove epsilon,"
-        " which is what most libraries report."
+        " whose adjacency most libraries report."
     )
     nothing = (
         " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"

@@ -28,7 +28,7 @@ _KEPT_RUNS = {
 
 
 def record_looks(folder: Path, experiment: Experiment) -> None:
-    """Remembers at which numbers of runs the bounds in a folder have been seen, before more runs.
+    """Remembers the looks at the bounds in a folder that no config had planned, before more runs.
 
     Args:
         folder: of the results; nothing is written if it has no summary.
@@ -97,8 +97,8 @@ def _unplanned(folder: Path, audits: Mapping[str, Audit]) -> dict[str, str]:
     unplanned: dict[str, str] = {}
     for audit, numbers in read_json(path).items() if path.exists() else ():
         if audit in audits:
-            planned = (audits[audit].num_runs, *audits[audit].looks)
-            listed = ", ".join(f"{number:,}" for number in numbers if number not in planned)
+            num_runs = audits[audit].num_runs
+            listed = ", ".join(f"{number:,}" for number in numbers if number != num_runs)
             unplanned |= {audit: listed} if listed else {}
     return unplanned
 
@@ -115,7 +115,11 @@ def _seen_in(folder: Path, experiment: Experiment) -> dict[str, list[int]]:
         earlier = before.audits.get(name)
         if earlier is None or not _has_same_runs(before, earlier, experiment, audit):
             continue
-        numbers = {*stored.get(name, []), *([earlier.num_runs] if has_bounds else [])}
+        numbers = {*stored.get(name, [])}
+        if has_bounds:
+            # A look that is named after it was made is no planned one.
+            made = {earlier.num_runs, *(at for at in earlier.looks if at <= earlier.num_runs)}
+            numbers |= made - ({*earlier.looks} if audit.looks == earlier.looks else set())
         seen[name] = sorted(numbers)
     return seen
 

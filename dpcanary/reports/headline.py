@@ -108,7 +108,8 @@ class Headline:
             entries += [
                 ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
                  f"Guaranteed for membership: accounted, {membership} adjacency",
-                 "Most libraries report this." if membership == "add/remove" else ""),
+                 "Most libraries report an epsilon of this adjacency."
+                 if membership == "add/remove" else ""),
                 ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
                  "Guaranteed for content: accounted, substitute adjacency",
                  "A record's label or any feature, if it is known to be in the data."),
@@ -276,7 +277,7 @@ class Headline:
         if self.is_real is not False:
             return
         if self.real is None:
-            yield "No audit here is of a real record, which may leak less."
+            yield "This is not compared with a real record, which may leak less."
             return
         number, attack = rounded_down(self.real.shown), self.real.attack
         sentence = (

@@ -25,7 +25,7 @@ class Measured:
         products: of that noise in successive steps, and their number.
         batches: sizes of the batches, those that were expected, and their number.
         clipped: records whose gradients were clipped, and those that were looked at.
-        clipped_to: the largest norm that clipping left of gradients of 1.2 C to 10 C, in the
+        clipped_to: the largest norm that clipping left of gradients of 1.2 C and 10 C, in the
             precision of the training's, in units of C; NaN if it was not tried.
     """
 

@@ -145,8 +145,8 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
         "We watched one training with dpcanary: canary gradients were added to the sum of clipped"
         " gradients before the noise, each in coordinates of its own with random signs, scaled to"
         f" the clipping norm, under {ADJACENCIES[watched.adjacency]} adjacency in random steps of"
-        " its own {steinke} {andrew}. A log-likelihood ratio of all noisy sums guessed the"
-        " world of each canary."
+        " its own {steinke} {andrew}. The log-likelihood ratio of the noisy sums, less those of"
+        " the other records, guessed the world of each canary."
     )
     estimate = watched.estimate
     methods.add(

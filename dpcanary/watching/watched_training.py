@@ -435,7 +435,7 @@ class WatchedTraining:
             lines.append(f"clipped: {self.measured.share_clipped:.0%} of the records looked at")
         if self.measured.clipped_to == self.measured.clipped_to:
             lines.append(
-                "clipping of gradients of norm 1.2 C to 10 C left a norm of at most"
+                "clipping of gradients of norm 1.2 C and 10 C left a norm of at most"
                 f" {self.measured.clipped_to:.4f} C"
             )
         if self.not_seen:

@@ -137,13 +137,14 @@ def test_shards_are_indices_and_more_runs_only_add():
 
 
 def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
-    for changes, worlds, drift in [
-        ({}, "alternate", ()),
-        ({"num_slots": 3}, "coins", (50, 100)),
-        ({"num_slots": 2, "worlds": "halves"}, "halves", (50, 100)),
-        ({"num_slots": 2, "canary": "natural"}, "coins", ()),
+    pooled = {"independent": "slots"}
+    for top, changes, worlds, drift in [
+        ({}, {}, "alternate", ()),
+        ({}, {"num_slots": 3}, "coins", (50, 100)),
+        (pooled, {"num_slots": 2, "worlds": "halves"}, "halves", (50, 100)),
+        ({}, {"num_slots": 2, "canary": "natural"}, "coins", ()),
     ]:
-        experiment = parsed(record_every=50, **changes)
+        experiment = parsed(top, record_every=50, **changes)
         assert experiment.audits["steps"].worlds == worlds
         assert experiment.stage(TrainingStage, audit="steps").worlds == worlds
         assert experiment.stage(CraftingStage, audit="steps").drift_steps == drift
@@ -346,16 +347,20 @@ OTHER = {
 OF_NO_STAGE = {"dataset", "runs_per_shard", "runs_at_once"}
 
 
+# Bounds of single slots are refused with halves.
+POOLED = {**GOOD, "independent": "slots"}
+
+
 @cache
 def stages_in(context: str) -> dict[str, str]:
-    return stages_of(parse_experiment({**GOOD, "audits": {"one": CONTEXTS[context]}}), "one")
+    return stages_of(parse_experiment({**POOLED, "audits": {"one": CONTEXTS[context]}}), "one")
 
 
 def stages_with(change: dict[str, Any], **contexts: str) -> dict[str, dict[str, str]]:
     """The settings of the jobs of audits, each in a context; none if they do not take a change."""
     audits = {name: CONTEXTS[context] | change for name, context in contexts.items()}
     try:
-        experiment = parse_experiment({**GOOD, "audits": audits})
+        experiment = parse_experiment({**POOLED, "audits": audits})
     except InputError:
         return {}
     return {name: stages_of(experiment, name) for name in audits}
@@ -365,7 +370,7 @@ def stages_with(change: dict[str, Any], **contexts: str) -> dict[str, dict[str, 
 def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
     """Sweeps share keys, and a change of a key reruns only the jobs that use it."""
     change, use = {key: OTHER[key]}, metadata_of(Audit, UsedIf).get(key)
-    audits = parse_experiment({**GOOD, "audits": CONTEXTS}).audits
+    audits = parse_experiment({**POOLED, "audits": CONTEXTS}).audits
     unused = [name for name in CONTEXTS if use and not use.condition(audits[name])]
     users, changed, run = [], set(), set()
     for name in CONTEXTS:
@@ -559,6 +564,8 @@ CASES = cases(
 {canary: metagradient, metagradient: {batch_size: 97}}    => must be at most the 96 records of its t
 {canary: metagradient, num_slots: 100, metagradient: {batch_size: 1}}   => which must be at least on
 {worlds: halves, threshold_rules: [combined, steinke]}    => worlds: threshold rule steinke counts r
+{num_slots: 4, worlds: halves}         => a slot's two worlds differ in other slots, too, so a bound
+{num_slots: 4, worlds: halves, independent: slots}
 {num_runs: 1, threshold_rules: [mahloujifar, combined]}   => threshold rule combined compares the ru
 {threshold_rules: [steinke], conversions: [subsampled_gaussian], adjacency: zero_out} => where they
 {figures: {f: {kind: epsilon_by_runs, sweeps: [steps], num_runs: [1, 5, 10]}}}

@@ -66,7 +66,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({}, f"Under substitute adjacency, epsilon is at least 8.91 {SURE}", "on average"),
     ({}, f"This is above the add/remove epsilon, {DIFFERENT}.", "on average"),
     # A real record stands beside a crafted attack.
-    (CRAFTED, "No audit here is of a real record, which may leak less.", ""),
+    (CRAFTED, "This is not compared with a real record, which may leak less.", ""),
     (BESIDE, "With a real record, at least 6.03 is shown, by an attack on 900 mo", "No audit h"),
     (BESIDE, "This is the largest of 2 such results: its confidence is lower", ""),
     ({"is_real": True}, "epsilon is at most", "real record"),

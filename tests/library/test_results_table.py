@@ -354,6 +354,10 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     assert before in " ".join(run(12).split())
     assert "with 8, 12 runs" in " ".join(run(16).split())
     assert "NOT" not in run(20, "anytime")  # holds at every number of runs
-    assert "NOT" not in run(20, "combined", looks=[8, 12, 16, 20])
+    # A look that is named after it was made is not planned.
+    assert "with 8, 12, 16 runs" in " ".join(run(20, "combined", looks=[8, 12, 16, 20]).split())
     # Another noise makes other runs, which nobody has seen.
-    assert "NOT" not in run(24, noise_multiplier=3.0)
+    other = {"rule": "combined", "noise_multiplier": 3.0}
+    for num_runs in (8, 12, 12):
+        assert "NOT" not in run(num_runs, looks=[8, 12], **other)
+    assert "with 8, 12 runs" in " ".join(run(24, looks=[8, 12, 24], **other).split())
