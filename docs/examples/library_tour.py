@@ -111,7 +111,6 @@ slots = train_ensemble(
     module=nn.Linear(64, 10),
     records=records,
     canary=[GradientCanary(coordinate, slot) for slot, coordinate in enumerate(coordinates)],
-    worlds="halves",
     dpsgd=dpsgd,
     runs=200,
     seed=0,
