@@ -30,6 +30,7 @@ _DATA = "The data"
 _DEFAULTS = {"num_runs": 1000, "num_steps": None}
 # What --quick changes: few models, in jobs for two cores, and the strongest canary alone.
 _QUICK = {"num_runs": 100, "runs_per_shard": 50}
+_COUNTED = "Counts are of the adversary's records, from which the preparation is made."
 _CANARIES, _QUICK_CANARIES = ["gradient", "mislabeled"], ["gradient"]
 _LONG = 180  # seconds of an audit, from which on there is a word about --quick
 
@@ -157,7 +158,7 @@ def audit(
         image_size=image_size,
     )
     if path:
-        lines = prepared.look.lines() if prepared.look else []
+        lines = [*prepared.look.lines(), _COUNTED] if prepared.look else []
         there = " (it is there, and is used as it is)" * (prepared.look is None)
         typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
     data = audited_data(

@@ -218,6 +218,8 @@ def estimate(
         adjacency = Adjacency.ADD_REMOVE
     if mechanism and adjacency:
         mechanism = mechanism.under(adjacency)
+    if len(scores) == 1 and scores[0].is_dir() and not (rule or every):
+        one_run = True  # such a folder is one model of LiRA, so all scores are of one training
     default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
@@ -230,7 +232,8 @@ def estimate(
         world0_scores=scores_of_worlds.world0,
         world1_scores=scores_of_worlds.world1,
         bound=bounds[0],
-        if_reversed="add --lower-is-world0",
+        if_reversed="add --lower-is-world0"
+        + ("" if world_column == "world" or world0 else f", or --world0 LABEL of {world_column}"),
         if_weak="",
     )
     shown = shown_success(
@@ -428,7 +431,7 @@ def _scores_in_words(
         ""
         if ceiling is None
         else " Without an assumption on the mechanism (rule simultaneous, conversion direct), a"
-        f" perfect attack would show {rounded_down(ceiling)} from so many scores."
+        f" perfect attack would show at least {rounded_down(ceiling)} from so many scores."
     )
     return (
         f"{' and '.join(map(str, paths))}: {len(scores.world0):,} scores of world 0{name0},"

@@ -225,6 +225,13 @@ def _check_figure(
         )
     if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
         raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
+    for key in ("canary", "adjacency") if figure.kind == "models_trained" else ():
+        values = {str(getattr(audits[name], key)): name for name in names}
+        if len(values) > 1:
+            raise InputError(
+                f"{where}: audits {' and '.join([*values.values()][:2])} differ in {key}, of which"
+                " kind models_trained shows one: show them in different figures"
+            )
     for name in names:
         if audits[name].has_two_worlds == (figure.kind == "secrets"):
             is_of = "slots in two worlds" if figure.kind == "secrets" else "slots that hold secrets"

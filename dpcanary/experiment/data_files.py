@@ -90,9 +90,11 @@ class DataFiles:
                     if not (file.is_dir() if is_folder else file.is_file()):
                         kind = "is no folder" if is_folder else "is no file"
                         kind = kind if file.exists() else "does not exist"
+                        is_written = name == self._datasets[dataset].preparation
                         raise InputError(
                             f"{where} {kind}, looked up from {self._folder.absolute()}"
                             f"{_similar(file, name)}"
+                            f"{'; `dpcanary run` of the whole config writes it' * is_written}"
                         )
                 except OSError as error:
                     raise InputError(f"{where} cannot be read: {error.strerror}") from None

@@ -73,6 +73,7 @@ def draw_models_trained(
             draw_line(axes, curve.sort_values("num_runs"), "num_runs", options)
         axes.set_xscale("log")
         log_ticks(axes, axis="x")
+    for axes in grid:  # after all, because they share their scale
         axes.set_ylim(bottom=0)
     return figure, table
 

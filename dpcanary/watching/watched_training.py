@@ -57,6 +57,12 @@ FEWEST_CANARIES = 8
 _LEAST_EXACT = 10
 
 
+_EXCEEDS = (
+    "The first bound exceeds what is accounted: by the chance that its confidence leaves, or since"
+    " the noise is not independent, or the training is not what was accounted."
+)
+
+
 @dataclass(frozen=True)
 class Bound:
     """A lower bound on epsilon.
@@ -415,8 +421,13 @@ class WatchedTraining:
             f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
             f" {rounded_up(accounted.add_remove)} under add/remove"
         )
+        is_content = self.adjacency is Adjacency.SUBSTITUTE
+        exceeds = self.epsilon_lower > (
+            accounted.substitute if is_content else accounted.add_remove
+        )
         return [
             f"{upper}. {self.earlier_condition}" if self.earlier_steps else upper,
+            *[_EXCEEDS] * exceeds,
             f"p = {self.p_value:.2g}: {verdict}",
         ]
 

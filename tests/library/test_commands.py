@@ -432,6 +432,15 @@ def test_truth_values_are_not_taken_for_scores(tmp_path):
     assert "shapes are (90,) and (170,); if they are scores, save them" in str(refusal.value)
 
 
+def test_a_folder_of_lira_is_of_one_training_unless_a_rule_is_asked_for(tmp_path):
+    asked = ["estimate", *lira(tmp_path), "--delta", "1e-6"]
+    by_default, one_run = (as_json(*asked, *options) for options in ([], ["--one-run"]))
+    assert by_default == one_run
+    assert by_default["bounds"][0]["threshold_rule"] == "mahloujifar"
+    [bound] = as_json(*asked, "--rule", "combined")["bounds"]
+    assert bound["threshold_rule"] == "combined"
+
+
 @pytest.mark.parametrize("kind", [bool, np.int64, np.float32])
 @pytest.mark.parametrize("options", [[], ["--one-run"]])
 def test_truth_values_are_membership_in_whichever_file_they_are(kind, options, tmp_path):

@@ -652,6 +652,7 @@ CASES = cases(
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
 {kind: models_trained, num_runs: [3, 100]} => figures.f.num_runs: none fits audit steps, which ne
+{kind: models_trained, num_runs: [10], sweeps: [steps, worst]} => audits steps and worst differ in c
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
 {kind: secrets}                        => audit steps has slots in two worlds, which kind secrets d
 {kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which kind privacy_

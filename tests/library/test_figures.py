@@ -391,8 +391,14 @@ def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule()
     rules = ["Mahloujifar (any dependence)", "Steinke (any dependence, direct conversion)"]
     names = {f"500 canaries in each model: {x}" for x in [*rules, "combined (independent slots)"]}
     assert names | {"1 canary in each model: combined"} < {*legend(figure)}
-    both = pd.concat([examples.models(), examples.models(sample_rate=0.25, noise_multiplier=3.0)])
-    figure, table = draw("models_trained", both)
+    less_noise = examples.models(sample_rate=0.25, noise_multiplier=3.0)
+    less_noise = less_noise.assign(epsilon_lower=less_noise["epsilon_lower"] + 50)
+    figure, table = draw("models_trained", pd.concat([examples.models(), less_noise]))
+    for axes in (axes for part in figure.subfigs for axes in part.axes):
+        heights = [height for line in axes.lines for height in line.get_ydata()]
+        low, high = axes.get_ylim()
+        assert low == 0 <= min(heights)
+        assert max(heights, default=0) < high
     assert titles(figure) == ["q = 1, σ = 10", "q = 0.25, σ = 3"]  # noqa: RUF001
     assert len(table) == 16
     # Rules with one canary have looks of their own in the order of the catalogue.

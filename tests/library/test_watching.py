@@ -718,7 +718,11 @@ def test_the_alarm_is_raised_once_comes_first_and_can_stop_the_training():
     assert "ALARM" not in "".join(rest)
     leaks = trained(scaled(0.6), num_canaries=200, steps=60).result(**ASKED)
     assert "do not hold" in leaks.alarm_line()
-    assert trained(steps=12).result(**ASKED).p_value > 0.001 > leaks.p_value
+    right = trained(steps=12).result(**ASKED)
+    assert right.p_value > 0.001 > leaks.p_value
+    for result, exceeds in ((leaks, True), (right, False)):
+        assert (result.epsilon_lower > result.accounted.substitute) is exceeds
+        assert ("The first bound exceeds what is accounted" in str(result)) is exceeds
 
 
 def test_the_report_and_the_plot_say_what_was_found(tmp_path):

@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from running import ROOT, Project, printed_by, shared
 
 import dpcanary
+from dpcanary.core.plugins import function_named
 
 pytestmark = pytest.mark.long
 PACKAGE = ROOT / "docs/examples/my_audits"
@@ -21,7 +23,9 @@ CONFIG = {
     "experiment": "mine", "delta": 1e-5, "threshold_rules": ["at_zero", "in_sample"],
     "allow_not_valid": True, "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {"mine": {**OF_MINE, "dataset": "digits"}},
-    "figures": {"steps": {"kind": "epsilon_by_step", "sweeps": ["mine"]}},
+    "figures": {name: {"kind": kind, "sweeps": ["mine"]} for name, kind in (
+        ("steps", "epsilon_by_step"), ("spread", "spread"),
+    )},
 }  # fmt: skip
 
 
@@ -43,7 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_each_addition_uses_public_names_alone_and_the_page_shows_its_code():
     modules = {path.stem: path.read_text() for path in (PACKAGE / "my_audits").glob("*.py")}
-    assert {*modules} == {"__init__", "mirrored", "last_gradient", "at_zero"}
+    assert {*modules} == {"__init__", "mirrored", "last_gradient", "at_zero", "spread"}
     for text in modules.values():
         # From the package itself, or from a namespace that it lists.
         assert {*re.findall(r"from dpcanary\.(\S+) import", text)} <= {*dpcanary.__all__}
@@ -68,6 +72,19 @@ def test_jobs_find_an_adversary_and_a_rule_by_their_names(project):
     project.run(target)
     valid = valid_by_the_rule(project.folder / target)
     assert (valid["epsilon_lower"] > 0).any()  # a separation of 4 standard deviations
+    assert "figures/spread.png" in project.plan().outputs("draw_figure")
+
+
+def test_a_kind_of_figure_draws_the_valid_bounds_of_last_steps(monkeypatch):
+    monkeypatch.syspath_prepend(PACKAGE)
+    rows = [("a", 1, True, 9.0), ("a", 2, True, 1.5), ("a", 2, False, 7.0), ("b", 1, True, 2.5)]
+    summary = pd.DataFrame(rows, columns=["audit", "step", "is_valid", "epsilon_lower"])
+    kind = import_module("my_audits.spread").SPREAD
+    kind.check_function(has_axis=False)
+    figure, table = function_named(kind.draw)(summary.assign(threshold_rule="x", repeat=0))
+    assert table[["audit", "epsilon_lower"]].to_numpy().tolist() == [["a", 1.5], ["b", 2.5]]
+    [dots] = figure.axes[0].lines
+    assert [*dots.get_xdata()] == [1.5, 2.5]
 
 
 @pytest.mark.exhaustive
