@@ -140,8 +140,10 @@ class LogHandler(LogHandlerBase):
             case LogEvent.JOB_FINISHED:
                 self._progress.finish(values["job_id"], now)
             case LogEvent.JOB_ERROR:
-                self._progress.fail(values["jobid"], now)
-                if not (self._is_interrupted or any(map(_was_interrupted, values["log"]))):
+                if self._is_interrupted or any(map(_was_interrupted, values["log"])):
+                    self._progress.interrupt(values["jobid"], now)
+                else:
+                    self._progress.fail(values["jobid"], now)
                     self._display.message(self.format(record))
             case LogEvent.JOB_STARTED:
                 return

@@ -76,6 +76,10 @@ class WorkflowProgress:
         self._failed.add(job)
         self.failed += 1
 
+    def interrupt(self, job: object, now: float) -> None:
+        """Takes the end of a job that was interrupted, which is no failure."""
+        self._end(job, now)
+
     def elapsed(self, now: float) -> float:
         """Seconds since the jobs were planned."""
         return 0.0 if self._start is None else now - self._start

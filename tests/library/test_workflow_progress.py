@@ -233,7 +233,7 @@ def test_snakemake_still_says_what_is_put_in_our_words():
         assert text.partition("\n")[2][:18] in source
 
 
-def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp_path):
+def test_jobs_that_fail_after_an_interruption_need_no_words_and_are_not_counted(handler, capsys, tmp_path):
     log = tmp_path / "job.log"
     log.touch()
     failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(log)]}
@@ -241,5 +241,6 @@ def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp
     assert "Error in rule train_shard" in capsys.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    handler.emit(error("Error in rule train_shard", **failed))
+    handler.emit(error("Error in rule train_shard", **failed | {"jobid": 4}))
     assert "Error in rule" not in capsys.readouterr().err
+    assert handler._progress.failed == 1
