@@ -233,7 +233,9 @@ def test_snakemake_still_says_what_is_put_in_our_words():
         assert text.partition("\n")[2][:18] in source
 
 
-def test_jobs_that_fail_after_an_interruption_need_no_words_and_are_not_counted(handler, capsys, tmp_path):
+def test_jobs_that_fail_after_an_interruption_need_no_words_and_are_not_counted(
+    handler, capsys, tmp_path
+):
     log = tmp_path / "job.log"
     log.touch()
     failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(log)]}
