@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from dpcanary import Adjacency, Mechanism, account_by_adjacency, estimate_epsilon
+from dpcanary.core.printing import rounded_up
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.opacus import watch
 from dpcanary.watching.recorder import Recorder, StepSettings
@@ -81,7 +82,8 @@ def digits(seeds: int) -> None:
         without.append(train_digits(seed, watched=False)[1])
     above = mean(float(bound > truth) for bound in bounds)
     paired = [one - other for one, other in zip(with_canaries, without, strict=True)]
-    print(f"digits: shown {_with_error(bounds)} of {truth:.2f}; above it {above:.3f} of {seeds}")
+    shown = f"{_with_error(bounds)} of {rounded_up(truth)}"
+    print(f"digits: shown {shown}; above it {above:.3f} of {seeds}")
     print(f"  accuracy {mean(with_canaries):.4f} with canaries, {mean(without):.4f} without;")
     print(f"  paired difference {_with_error(paired)}")
 
@@ -155,7 +157,8 @@ def cells(draws: int) -> None:
                 for name, values in found.items()
             ]
             published = f", published {cell.published}" if adjacency == "add_remove" else ""
-            print(f"{adjacency.value}, accounted {truth:.2f}{published}: " + "; ".join(texts))
+            accounted_epsilon = f"accounted {rounded_up(truth)}{published}"
+            print(f"{adjacency.value}, {accounted_epsilon}: " + "; ".join(texts))
 
 
 def simulated_training(seed: int, *, size: int, steps: int, num_records: int = 1_000) -> Recorder:

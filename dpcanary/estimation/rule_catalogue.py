@@ -226,9 +226,9 @@ RULES: dict[str, Rule] = {
         has_looks=True,
         is_calibrated=True,
         sentence="the larger of two statistics, scans of all thresholds or one of these and the"
-        " area under the error curve, jointly compared with their distribution under the least"
-        " favourable scores, so that the bound is valid although the threshold is chosen on the"
-        " same scores",
+        " area under the error curve, jointly compared with their simulated distribution under"
+        " the least favourable scores, which allows for the choice of the threshold on the same"
+        " scores",
     ),
     ThresholdRule.CALIBRATED: Rule(
         f"{_SCAN}:calibrated",

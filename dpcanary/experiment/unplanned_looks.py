@@ -118,8 +118,8 @@ def _seen_in(folder: Path, experiment: Experiment) -> dict[str, list[int]]:
         numbers = {*stored.get(name, [])}
         if has_bounds:
             # A look that is named after it was made is no planned one.
-            made = {earlier.num_runs, *(at for at in earlier.looks if at <= earlier.num_runs)}
-            numbers |= made - ({*earlier.looks} if audit.looks == earlier.looks else set())
+            looked_at = {earlier.num_runs, *(at for at in earlier.looks if at <= earlier.num_runs)}
+            numbers |= looked_at - ({*earlier.looks} if audit.looks == earlier.looks else set())
         seen[name] = sorted(numbers)
     return seen
 

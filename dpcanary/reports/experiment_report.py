@@ -241,7 +241,7 @@ def _attacked(audit: Audit, row: "pd.Series[Any]") -> str:
     if runs == 1:
         models = f"{row['audits']:,} models" if times else "one model"
     if audit.num_slots == 1:
-        return f"{models} with {audit.adversary.difference_in_words} ({name} canary)"
+        return f"{models}, half of them with {audit.adversary.difference_in_words} ({name} canary)"
     each = " each" if runs > 1 else ""
     return f"{models} with {audit.num_slots:,} {name} canaries{each}"
 

@@ -235,10 +235,11 @@ class WatchedOptimizer:
         if elsewhere := [
             name for name in self._model.without(own) if name not in self._beside.names
         ]:
-            self.recorder.not_seen = self._elsewhere = (
+            self._elsewhere = (
                 f"{listed(elsewhere)}, which another private optimizer trains: its steps are in no"
                 " epsilon here"
             )
+        self._name_what_is_not_seen()
         # A frozen model may be large: looking at it costs as much as at what is trained.
         share = self._beside.size // max(1, self._own.size)
         self._steps_between = min(max(1, share), _STEPS_BETWEEN_LOOKS)
@@ -318,13 +319,16 @@ class WatchedOptimizer:
                 f" are released with the model without noise; {way_out}",
             )
 
+    def _name_what_is_not_seen(self) -> None:
+        parts = (self._elsewhere, self._statistics.not_seen)
+        self.recorder.not_seen = "; ".join(filter(None, parts))
+
     def _look_at_buffers(self) -> None:
         if not self._statistics.is_ready:
             return
         with self._buffers.paused():  # passes are repeated
             changed = self._statistics.changed_names()
-        parts = (self._elsewhere, self._statistics.not_seen)
-        self.recorder.not_seen = "; ".join(filter(None, parts))
+        self._name_what_is_not_seen()
         if changed:
             self._contradiction(
                 "released_statistics",

@@ -92,7 +92,7 @@ class KeptStatistics:
         self._changing: list[str] = []
         self._hook: Any = None
         self.is_paused = False
-        self.not_seen = ""
+        self.not_seen = "" if wrapped else "buffers of the model, whose wrapper is not known"
 
     def start(self) -> None:
         """Begins to look at forward passes."""

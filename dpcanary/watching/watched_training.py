@@ -166,11 +166,14 @@ class WatchedTraining:
     @property
     def _chosen(self) -> Conversion:
         """The conversion of all bounds by threshold."""
+        from dpcanary.accounting.pld import least_delta  # loads slowly
+
         if self.conversion is not None:
             return self.conversion
         is_exact = len(self.phases) == 1 and self.phases[0].sample_rate < 1
         is_exact &= self.num_canaries >= _LEAST_EXACT
-        if is_exact and LEAST_EXACT_DELTA <= self.delta <= LARGEST_EXACT_DELTA:
+        least = max(LEAST_EXACT_DELTA, least_delta(self.num_steps))
+        if is_exact and least <= self.delta <= LARGEST_EXACT_DELTA:
             return Conversion.SUBSAMPLED_GAUSSIAN
         return Conversion.GDP
 
