@@ -22,7 +22,7 @@ from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment, read_config
 from dpcanary.experiment.data_files import DataFiles
-from dpcanary.experiment.experiment_config import Dataset, Experiment
+from dpcanary.experiment.experiment_config import Dataset, Experiment, read_experiment
 from dpcanary.training.training_settings import TrainingStage, is_own
 
 # The resolved config, in the folder of results; the runner removes that of another config.
@@ -66,11 +66,19 @@ def check_before(config: Path, *, folder: Path, device_is_here: bool) -> None:
         raise InputError(text.strip())
 
 
+def is_resolved(experiment: Experiment, path: Path) -> bool:
+    """Whether a resolved config is that of an experiment."""
+    try:
+        return path.exists() and read_experiment(path) == experiment
+    except InputError:
+        return False
+
+
 def needs_check(experiment: Experiment, results: Path) -> bool:
     """Whether models are trained, and some audit has none yet, or none of this config."""
     trained = [name for name, audit in experiment.audits.items() if audit.is_trained]
     shards = (results / "shards" / experiment.runs_of_audit[name] for name in trained)
-    is_new = not (results / RESOLVED).exists()
+    is_new = not is_resolved(experiment, results / RESOLVED)
     return bool(trained) and (is_new or any(not [*folder.glob("*.npz")] for folder in shards))
 
 

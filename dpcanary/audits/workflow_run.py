@@ -11,13 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from dpcanary.audits.preflight import RESOLVED, check_before, needs_check
+from dpcanary.audits.preflight import RESOLVED, check_before, is_resolved, needs_check
 from dpcanary.core.installation import SNAKEFILE
 from dpcanary.core.optional_packages import require
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment, read_config
 from dpcanary.experiment.data_files import DataFiles
-from dpcanary.experiment.experiment_config import Experiment, read_experiment
+from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON, locked, write_holder
 from dpcanary.experiment.results_table import asks_for_all, print_ending
@@ -133,12 +133,15 @@ def run_snakemake(
         experiment = files.with_hashes(experiment)
         if files.archive:
             Products(experiment).check_release(files.archive)
-    if makes_all and is_whole:
-        record_looks(results, experiment)
-        _forget_other_config(results / RESOLVED, experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
     if trains and is_whole and not files.archive and needs_check(experiment, results):
         check_before(config, folder=folder, device_is_here=not has_profile)
+    if makes_all and is_whole:  # only now: what is refused leaves the results as they are
+        record_looks(results, experiment)
+        if not is_resolved(experiment, results / RESOLVED):
+            # Snakemake may not know that it changed: its records lie elsewhere if results were
+            # copied.
+            (results / RESOLVED).unlink(missing_ok=True)
     if before_jobs is not None:
         before_jobs(experiment)
     command = [
@@ -169,19 +172,6 @@ def _only_looks(option: str) -> bool:
 
 def _adds_keys(option: str) -> bool:
     return option == "-C" or option.partition("=")[0] in ("--config", "--configfile")
-
-
-def _forget_other_config(path: Path, experiment: Experiment) -> None:
-    """Removes a resolved config of other settings, so that it is written again.
-
-    Snakemake may not know that it changed: its records lie elsewhere if results were copied.
-    """
-    try:
-        is_own = not path.exists() or read_experiment(path) == experiment
-    except InputError:
-        is_own = False
-    if not is_own:
-        path.unlink()
 
 
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:

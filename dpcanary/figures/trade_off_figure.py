@@ -241,9 +241,16 @@ def _draw_panel(
 
 
 def _draw_band(axes: Axes, curves: pd.DataFrame, canary: str) -> None:
-    """The region between the lower and the upper bounds of the rates."""
-    low, high = (curves[curves["series"] == name] for name in _BAND)
-    outline = pd.concat([low, high[::-1]])[["false_positive_rate", "false_negative_rate"]]
-    axes.fill(
-        *outline.to_numpy().T, color=style.canary_colour(canary), alpha=0.14, linewidth=0, zorder=1
+    """The region between the lower and the upper bounds of the rates.
+
+    Beyond the first and the last threshold that is shown, the upper bound of a rate is 1.
+    """
+    rates = ["false_positive_rate", "false_negative_rate"]
+    low, high = (
+        curves[curves["series"] == name].sort_values(rates, ascending=[True, False])[rates]
+        for name in _BAND
     )
+    lower, upper = low.to_numpy(), high.to_numpy()[::-1]
+    ends = [(1.0, lower[-1, 1]), (1.0, upper[0, 1])], [(upper[-1, 0], 1.0), (lower[0, 0], 1.0)]
+    outline = np.concatenate([lower, ends[0], upper, ends[1]])
+    axes.fill(*outline.T, color=style.canary_colour(canary), alpha=0.14, linewidth=0, zorder=1)

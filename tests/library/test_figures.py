@@ -10,7 +10,7 @@ import pytest
 from figure_examples import FIXED, SHOWN_BOUND, accuracies_of, draw, landscapes, membership
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import StepPatch
+from matplotlib.patches import Polygon, StepPatch
 from scipy.stats import binomtest, norm, ttest_1samp, ttest_rel
 from summaries import attack, below, legend, summary_of, titles
 
@@ -83,6 +83,9 @@ def test_trade_off_table_holds_measured_and_accounted_curves():
     rates = [(np.mean(world1 >= t), np.mean(world0 < t)) for t in sorted(world0)]
     shown = measured[["false_positive_rate", "false_negative_rate"]].to_numpy()
     assert shown == pytest.approx(np.array([pair for pair in rates if min(pair) > 0]))
+    _, band = (patch for patch in figure.axes[0].patches if isinstance(patch, Polygon))
+    assert band.get_path().contains_points(shown).all()
+    assert not band.get_path().contains_point((0.5, 0.5))
     for adjacency, mu in (("substitute", 2.0), ("add_remove", 1.0)):
         curve = table[table["series"] == f"accounted_{adjacency}"]
         exact = norm.cdf(norm.isf(curve["false_positive_rate"]) - mu)

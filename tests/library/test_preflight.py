@@ -10,6 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from dpcanary.audits.preflight import check_before, check_experiment, needs_check
+from dpcanary.audits.workflow_run import run_config
 from dpcanary.cli import app
 from dpcanary.core.devices import chosen_device, reproducible_convolutions
 from dpcanary.core.files import write_text
@@ -133,13 +134,27 @@ def test_a_look_that_takes_too_long_says_so(tmp_path, monkeypatch, capsys):
 def test_what_was_begun_is_not_looked_at_again(tmp_path):
     experiment = parse_experiment(config())
     assert needs_check(experiment, tmp_path)
-    (tmp_path / "experiment.json").touch()
+    write_text(tmp_path / "experiment.json", experiment.to_json())
     assert needs_check(experiment, tmp_path)
     (tmp_path / "shards/one").mkdir(parents=True)
     (tmp_path / "shards/one/00000.npz").touch()
     assert not needs_check(experiment, tmp_path)
-    (tmp_path / "experiment.json").unlink()  # it was that of another config
+    assert needs_check(parse_experiment(config(num_steps=7)), tmp_path)
+    (tmp_path / "experiment.json").unlink()
     assert needs_check(experiment, tmp_path)
+
+
+def test_a_run_that_is_refused_leaves_the_results_as_they_are(tmp_path, monkeypatch):
+    path, resolved = tmp_path / "config.yaml", tmp_path / "results/e/experiment.json"
+    write_text(path, yaml.safe_dump(config(num_steps=7)))
+    write_text(resolved, parse_experiment(config()).to_json())
+    monkeypatch.setattr(
+        "dpcanary.audits.workflow_run.check_before", Mock(side_effect=InputError("no"))
+    )
+    with pytest.raises(InputError, match="no"):
+        run_config(path, folder=tmp_path)
+    assert resolved.exists()
+    assert not resolved.with_name("looks.json").exists()
 
 
 def test_the_command_says_so_before_it_times_or_starts_anything(tmp_path, monkeypatch):
