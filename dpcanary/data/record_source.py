@@ -107,7 +107,8 @@ class Prepared:
             raise InputError(
                 f"{name}: its preparation was made from other records than those that the adversary"
                 " knows (another file, seed or number of records), so it may tell of private ones;"
-                " delete it, and run again: then it is written again"
+                " name another file (key preparation, or another --name); or delete this one, if"
+                " nothing else uses it, and run again: then it is written again"
             )
 
 
