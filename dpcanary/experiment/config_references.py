@@ -51,9 +51,10 @@ def check_references(
             _check_looks(where, settings.threshold_rules)
         if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
             _check_exact_delta(where, audit, settings.delta)
-        if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.batches_per_pass:
+        gaussian = [own for own in settings.conversions if own is not Conversion.DIRECT]
+        if gaussian and audit.batches_per_pass:
             raise InputError(
-                f"{where}: conversion subsampled_gaussian has no curves of shuffled batches; give"
+                f"{where}: conversion {gaussian[0]} has no curves of shuffled batches; give"
                 " conversions: [direct], which assumes nothing, or audit them in another config"
             )
         if audit.pretraining and audit.pretraining.dataset:

@@ -240,8 +240,11 @@ def _attacked(audit: Audit, row: "pd.Series[Any]") -> str:
     models = f"{times}{runs:,} models"
     if runs == 1:
         models = f"{row['audits']:,} models" if times else "one model"
+    if not audit.has_two_worlds:
+        return f"{models}, in each of which secrets were drawn ({name})"
     if audit.num_slots == 1:
-        return f"{models}, half of them with {audit.adversary.difference_in_words} ({name} canary)"
+        difference = audit.adversary.difference_in_words
+        return f"{models}, half in each world; the worlds differ by {difference} ({name} canary)"
     each = " each" if runs > 1 else ""
     return f"{models} with {audit.num_slots:,} {name} canaries{each}"
 
@@ -364,7 +367,9 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
     secrets = [not audit.has_two_worlds for audit in audits]
     of_ranks = pd.Series(secrets, table.index, dtype=bool)
-    single = [audit.is_trained and audit.num_slots == 1 for audit in audits]
+    single = [
+        audit.is_trained and audit.num_slots == 1 and audit.has_two_worlds for audit in audits
+    ]
     several = [audit.num_slots > 1 and audit.has_two_worlds for audit in audits]
     drawn_only = [not audit.is_trained and audit.has_two_worlds for audit in audits]
     each = "each audit"

@@ -47,6 +47,8 @@ AUDIT = {
 OTHERS = {"source": "purchase100_synthetic", "num_records": 200}
 DATASETS = {"digits": {"source": "digits", "num_records": 100}, "others": OTHERS}
 GOOD = {"experiment": "test", "delta": 1e-5, "datasets": DATASETS}
+# Bounds of single slots are refused with halves, and Gaussian curves for shuffled batches.
+POOLED = {**GOOD, "independent": "slots", "conversions": ["direct"]}
 FIXED = {"sampling": "fixed", "batch_size": 20, "canary_period": 2, "sample_rate": None}
 DRAWN = {"canary": "worst_case", "dataset": None}
 SHUFFLED = DRAWN | {
@@ -165,7 +167,7 @@ def test_only_insertions_are_accounted():
         (SHUFFLED, 1.0, 4, (2, 4)),
         (LANDSCAPE | {"record_every": 50}, 1.0, 1, (1, 1)),
     ]:
-        experiment = parsed(**changes)
+        experiment = parsed({"conversions": ["direct"]}, **changes)
         noise = experiment.stage(NoiseStage, audit="steps")
         accounting = experiment.stage(AccountingStage, audit="steps")
         assert (noise.sample_rate, noise.accounted_steps) == (rate, accounted)
@@ -177,7 +179,8 @@ def test_only_insertions_are_accounted():
 
 def test_defaults_of_processes_follow_their_sampling_and_adjacency():
     names = ("drawn", "shuffled", "landscape")
-    stages = [parsed(**BASES[name]).stage(DrawingStage, audit="steps") for name in names]
+    direct = {"conversions": ["direct"]}
+    stages = [parsed(direct, **BASES[name]).stage(DrawingStage, audit="steps") for name in names]
     plain, shuffled, landscape = stages
     assert (shuffled.batches_per_pass, shuffled.other_records) == (5, "opposite")
     assert (landscape.landscape, landscape.landscape_threshold) == ("diverging", 0.5)
@@ -293,7 +296,7 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
         start = "per_run" if score.observes == Observation.VALUE else None
         changes = {"score": score.name} if context in adversaries() else {}
         changes |= {"initialisation": start} if start else {}
-        experiment = parse_experiment({**GOOD, "audits": {"one": CONTEXTS[context] | changes}})
+        experiment = parse_experiment({**POOLED, "audits": {"one": CONTEXTS[context] | changes}})
         path.write_text(experiment.to_json())
         assert read_experiment(path) == experiment
         assert parse_experiment(json.loads(experiment.to_json())) == experiment
@@ -320,7 +323,7 @@ def test_renaming_audits_changes_no_setting(names, data):
 
     def stages(names: list[str]) -> list[dict[str, str]]:
         audits = {name: CONTEXTS[of] for name, of in zip(names, contexts, strict=True)}
-        experiment = parse_experiment({**GOOD, "audits": audits})
+        experiment = parse_experiment({**POOLED, "audits": audits})
         return [stages_of(experiment, name) for name in names]
 
     assert stages(names) == stages(["a", "b", "c"])
@@ -345,10 +348,6 @@ OTHER = {
 }  # fmt: skip
 # Of which records and how many models at once are trained, in which jobs: no setting of a stage.
 OF_NO_STAGE = {"dataset", "runs_per_shard", "runs_at_once"}
-
-
-# Bounds of single slots are refused with halves.
-POOLED = {**GOOD, "independent": "slots"}
 
 
 @cache
@@ -594,6 +593,7 @@ CASES = cases(
 {canary_period: 5}                     => sampling shuffled has no canary_period
 {record_every: 4}                      => batches_per_pass 5 must divide the steps between estimates
 {conversions: [subsampled_gaussian]}   => subsampled_gaussian has no curves of shuffled batches
+{conversions: [direct, gdp]}           => conversion gdp has no curves of shuffled batches; give
 """,
     landscape="""
 {sampling: ~, batch_size: ~, sample_rate: 0.5}            => canary loss_landscape needs sampling fi

@@ -300,6 +300,7 @@ def _report_after(folder: Path, *all_runs: int, growing: str, **changes: object)
         runs = {name: num_runs if name in growing else all_runs[-1] for name in "ab"}
         experiment = parse_experiment(
             {"experiment": "e", "delta": 1e-5, "threshold_rules": ["combined"],
+             "conversions": ["direct"],
              "audits": {name: settings | {"num_runs": number} for name, number in runs.items()}}
         )  # fmt: skip
         record_looks(folder, experiment)

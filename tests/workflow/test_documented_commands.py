@@ -36,13 +36,16 @@ def check_make(words: Sequence[str]) -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def source_of(module: str) -> str:
+    path = ROOT / module.replace(".", "/")
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+
+
 def check_module(words: Sequence[str]) -> None:
     """Each option is one that the module, or what it takes its options from, declares."""
-    path = ROOT / f"{words[0].replace('.', '/')}.py"
-    text = path.read_text() + "".join(
-        (ROOT / f"{name.replace('.', '/')}.py").read_text()
-        for name in re.findall(r"^from (benchmarks\.\w+) import", path.read_text(), re.MULTILINE)
-    )
+    text = source_of(words[0])
+    imported = re.findall(r"^from (benchmarks\.\w+) import", text, re.MULTILINE)
+    text += "".join(map(source_of, imported))
     for option in [word.strip("[]") for word in words if word.strip("[").startswith("--")]:
         assert f'"{option}"' in text, option
 
