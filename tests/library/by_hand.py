@@ -45,6 +45,8 @@ def experiment_of(audit: dict, *, figures: dict | None = None, **dataset: object
     """An experiment with one audit, named `a`."""
     config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}}
     parts = {"audits": {"a": {"seed": 11, **audit}}, "figures": figures or {}}
+    if "batches_per_pass" in audit:  # of which no curve is Gaussian
+        parts["conversions"] = ["direct"]
     return parse_experiment(config | parts)
 
 

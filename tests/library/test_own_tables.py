@@ -218,7 +218,7 @@ def test_the_file_of_a_preparation_makes_the_same_records(path):
     # It is not replaced by that of other records, and used where it says nothing of records.
     refused = [{"seed": SEED + 1}, {"num_records": 90}, {"label_kind": "numbers"}]
     for other in refused:
-        with pytest.raises(InputError, match=r"^how\.yaml.* delete it, and run again"):
+        with pytest.raises(InputError, match=r"^how\.yaml.* delete (it|this one).*, and run again"):
             prepared(path, file=Path("how.yaml"), **other)
     Path("how.yaml").write_text(re.sub("made_from.*\n", "", edited))
     for other in refused[:2]:
