@@ -55,6 +55,10 @@ class FigureKind:
                 if name not in valid_names:
                     hint = suggestion(name, valid_names)
                     raise InputError(f"figure kind {self.name!r}: unknown {noun} {name!r}: {hint}")
+        for name in self.inputs:
+            file = name if name in _FILES else "scores"
+            if file not in self.files:
+                raise InputError(f"figure kind {self.name!r}: input {name!r} needs files {file!r}")
 
     @property
     def is_by_runs(self) -> bool:
@@ -87,8 +91,8 @@ _CAPTION_OF_BOUNDS = (
     "Markers are lower bounds from attacks. Each is the mean over repeats, and over audits "
     "that differ in their seed alone; bars are two standard errors, where there are several "
     "repeats. With several audits, the error is that over audits, which have canaries of their "
-    "own where these are drawn (not mislabeled, natural or crafted inputs); with one, it is that "
-    "over its repeats, which share one canary.",
+    "own only where these are drawn at random; with one, it is that over its repeats, which share "
+    "one canary.",
     "Lines are upper bounds from accounting, for the same training: under substitute "
     "adjacency (solid), under add/remove adjacency (dashed), and under add/remove adjacency "
     "converted by group privacy (dotted).",

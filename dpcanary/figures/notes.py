@@ -57,7 +57,7 @@ def means_in_words(rows: pd.DataFrame, *, errors: bool = True) -> str:
         repeats = number_range(of_audits)
         return ", one repeat" if repeats == "1" else f"{mean} of {repeats} repeats"
     if (of_audits == 1).all():
-        return f"{mean} of {number_range(audits)} repeats, each with a canary of its own"
+        return f"{mean} of {number_range(audits)} repeats, each with a seed of its own"
     return f"{mean} over {number_range(audits)} canaries of {number_range(of_audits)} repeats each"
 
 

@@ -98,7 +98,7 @@ _OF_SEEDS = "standard errors over 3 canaries of 2 repeats each"
     (summary_of(), "step", "repeat", 12, _MEAN),
     (_slots(), "step", "repeat", 12, _MEAN),  # are averaged before repeats
     (summary_of(axis=RUNS), "num_runs", "repeat", 12, _MEAN),
-    (_seeds(1, 2, 4), "step", "seed", 3, f"{_MEAN}, each with a canary of its own"),
+    (_seeds(1, 2, 4), "step", "seed", 3, f"{_MEAN}, each with a seed of its own"),
     (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 3, _OF_SEEDS),
     *((summary_of(axis={x: [0.5, 2.0, 8.0]}), x, "repeat", 12, _MEAN) for x in AXES),
 ])  # fmt: skip

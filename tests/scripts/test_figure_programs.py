@@ -244,6 +244,8 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         replace(MINE, files=("summry",))
     with pytest.raises(InputError, match="'mine': unknown inputs 'profile': did you mean 'profil"):
         replace(MINE, inputs=("profile",))
+    with pytest.raises(InputError, match="'mine': input 'attacks' needs files 'scores'"):
+        replace(MINE, inputs=("summary", "attacks"))
     with pytest.raises(InputError, match="called with summary, note, panels: got an unexpected"):
         parse_experiment(config | {"figures": {"f": {"kind": "wrong", "sweeps": ["a"]}}})
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
