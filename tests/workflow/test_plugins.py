@@ -72,7 +72,7 @@ def test_jobs_find_an_adversary_and_a_rule_by_their_names(project):
     project.run(target)
     valid = valid_by_the_rule(project.folder / target)
     assert (valid["epsilon_lower"] > 0).any()  # a separation of 4 standard deviations
-    assert "figures/spread.png" in project.plan().outputs("draw_figure")
+    assert "figures/spread.png" in project.plan().outputs("draw_figure", "png")
 
 
 def test_a_kind_of_figure_draws_the_valid_bounds_of_last_steps(monkeypatch):
