@@ -44,12 +44,14 @@ def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, s
         scaled = ["features"] * dataset.standardised + ["labels"] * (not has_classes)
         by = f" {' and '.join(scaled).capitalize()} are standardised by the auxiliary records."
         source = described_data(dataset.model_dump())
-        prepared = f" Its columns became numbers by {dataset.preparation}."
+        prepared = ""
+        if dataset.preparation:
+            prepared = f" Its columns became numbers by {dataset.preparation}."
         yield (
             name,
             f"{source}: {len(private):,} private records of {shape} features, {kinds};"
             f" {len(auxiliary):,} auxiliary records of the adversary, {len(test):,} test records."
-            f"{prepared if dataset.preparation else ''}{by if scaled else ''}",
+            f"{prepared}{by if scaled else ''}",
         )
 
 

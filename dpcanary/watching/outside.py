@@ -92,7 +92,9 @@ class KeptStatistics:
         self._changing: list[str] = []
         self._hook: Any = None
         self.is_paused = False
-        self.not_seen = "" if wrapped else "buffers of the model, whose wrapper is not known"
+        self.not_seen = ""
+        if wrapped is None:
+            self.not_seen = "buffers of the model, whose wrapper is not known"
 
     def start(self) -> None:
         """Begins to look at forward passes."""

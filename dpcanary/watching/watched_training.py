@@ -166,10 +166,10 @@ class WatchedTraining:
     @property
     def _chosen(self) -> Conversion:
         """The conversion of all bounds by threshold."""
-        from dpcanary.accounting.pld import least_delta  # loads slowly
-
         if self.conversion is not None:
             return self.conversion
+        from dpcanary.accounting.pld import least_delta  # loads slowly
+
         is_exact = len(self.phases) == 1 and self.phases[0].sample_rate < 1
         is_exact &= self.num_canaries >= _LEAST_EXACT
         least = max(LEAST_EXACT_DELTA, least_delta(self.num_steps))
