@@ -30,6 +30,10 @@ class FigureKind:
         keys: keys that it may have.
         check: `module:name` of a function that takes the audits of its sweeps and the settings of
             the experiment, and returns why it cannot show them; an empty text if it can.
+        check_rows: `module:name` of a function that raises an InputError if the kind cannot show
+            some audits together: of a table with a row for each and the columns of their settings
+            in the summary, and of the keywords `axis`, `panels` and `lines`. It is called before
+            anything is trained.
         axis: the column of the summary on its axis, where this is fixed.
         has_bounds: whether it shows lower bounds; a kind with the key `shown` only where it is set.
     """
@@ -42,6 +46,7 @@ class FigureKind:
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
     check: str | None = None
+    check_rows: str | None = None
     axis: str | None = None
     has_bounds: bool = True
 
@@ -128,6 +133,7 @@ _KINDS = (
             caption=_CAPTION_OF_BOUNDS,
             needs=("sweeps", *needs),
             keys=("heuristic", "lines", "panels"),
+            check_rows="dpcanary.figures.bounds:check_rows",
             axis=axis,
         )
         for name, axis, needs in (
@@ -170,6 +176,7 @@ _KINDS = (
             "replace an input. A gradient canary is in the models of both worlds, so all of "
             "its models count as models with a canary.",
         ),
+        check_rows="dpcanary.figures.accuracy:check_rows",
         has_bounds=False,
     ),
     FigureKind(
@@ -189,6 +196,7 @@ _KINDS = (
             "The scores are those of the first repeat, as measured; nothing is assumed about "
             "their distribution.",
         ),
+        check_rows="dpcanary.figures.scores_of_worlds:check_rows",
         has_bounds=False,
     ),
     FigureKind(
@@ -220,6 +228,7 @@ _KINDS = (
             "solid curve as a whole. Nothing is assumed about the scores' distribution.",
         ),
         keys=("panels", "shown"),
+        check_rows="dpcanary.figures.trade_off_figure:check_rows",
     ),
     FigureKind(
         "gradient_norm",
@@ -239,6 +248,7 @@ _KINDS = (
             "has length C at every step by construction.",
         ),
         keys=("panels",),
+        check_rows="dpcanary.figures.set_ups:check_rows",
         has_bounds=False,
     ),
     FigureKind(
@@ -259,6 +269,7 @@ _KINDS = (
             "and the assumption behind the audited curves.",
         ),
         keys=("panels",),
+        check_rows="dpcanary.figures.set_ups:check_rows",
     ),
     FigureKind(
         "secrets",

@@ -87,9 +87,26 @@ def summary_rows(
             f"audit {audit}: estimates and accounting differ in steps or noise: one is out of date;"
             " delete both and run again"
         )
+    settings = audit_settings(experiment, audit)
+    # That of the accounting is the calibrated one.
+    del settings["noise_multiplier"], settings["num_slots"]
+    keys = as_json(experiment["audits"][audit])
+    settings["origin"] = origin_of(f"summary/{audit}", settings=keys, inputs=origins)
+    [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
+    return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
+
+
+def audit_settings(experiment: Mapping[str, Any], audit: str) -> dict[str, Any]:
+    """What a row of the summary says of an audit's settings, by column.
+
+    Args:
+        experiment: the resolved config.
+        audit: its name. Its noise multiplier is None if it has a target epsilon.
+    """
     keys = experiment["audits"][audit]
     used = {key: keys[key] for key in keys if key not in experiment["unused_keys"][audit]}
-    settings = {key: used.get(key) for key in SHOWN if key != "noise_multiplier"}
+    settings = {key: used.get(key) for key in SHOWN}
+    settings["num_slots"] = keys["num_slots"]
     settings |= {key: keys[key] for key in ("canary", "score", "seed")}
     settings["pretraining"] = _pretraining_data(used.get("pretraining"))
     settings["configuration"] = _configuration(used)
@@ -99,9 +116,7 @@ def summary_rows(
     else:
         settings |= dict.fromkeys(("dataset", "data", "model"), "process")
         settings["num_records"] = float("nan")
-    settings["origin"] = origin_of(f"summary/{audit}", settings=as_json(keys), inputs=origins)
-    [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
-    return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
+    return settings
 
 
 def learnt_in_words(row: "Mapping[str, Any] | pd.Series[Any]") -> str:

@@ -193,13 +193,21 @@ def _settings_of(accuracies: Accuracies, summary: pd.DataFrame) -> pd.DataFrame:
         if audit not in first_rows.index:
             raise InputError(f"the summary has no audit {audit}: delete it and run again")
     rows = first_rows.loc[[*accuracies]]
-    for (_, row), accuracy in zip(rows.iterrows(), accuracies.values(), strict=True):
-        _check_models(row, accuracy)
-    check_audits(rows, shown=("sample_rate",))
+    check_rows(rows)
+    for audit, accuracy in accuracies.items():
+        if np.isnan(accuracy).any():
+            raise InputError(f"audit {audit}: the test accuracy of a model is NaN")
     return rows
 
 
-def _check_models(row: "pd.Series[Any]", accuracy: NDArray[np.float64]) -> None:
+def check_rows(rows: pd.DataFrame, **_: object) -> None:
+    """Refuses audits whose models this figure cannot compare."""
+    for _index, row in rows.iterrows():
+        _check_models(row)
+    check_audits(rows, shown=("sample_rate",))
+
+
+def _check_models(row: "pd.Series[Any]") -> None:
     audit = row["audit"]
     if not adversary(row["canary"]).is_trained:
         raise InputError(f"audit {audit} trains no models: it has no test accuracy")
@@ -213,8 +221,6 @@ def _check_models(row: "pd.Series[Any]", accuracy: NDArray[np.float64]) -> None:
             f"audit {audit} has {row['num_slots']} slots: the slots of one model are in different"
             " worlds"
         )
-    if np.isnan(accuracy).any():
-        raise InputError(f"audit {audit}: the test accuracy of a model is NaN")
 
 
 def _by_record(canary: str, models: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

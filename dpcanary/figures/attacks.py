@@ -96,16 +96,24 @@ def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> lis
     """
     if not attacks:
         raise InputError("there is no audit to show")
-    seen: dict[object, Attack] = {}
-    for attack in attacks:
-        place = tuple(str(attack.row.get(key)) for key in panels)
-        other = seen.setdefault((place, attack.series), attack)
-        configurations = {
-            series.settings.get("configuration", series.audit) for series in (attack, other)
-        }
-        if len(configurations) > 1:
-            raise indistinct_audits(other.audit, attack.audit, panels)
-    return sorted(seen.values(), key=lambda attack: style.catalogue_order(*attack.series))
+    first = first_of_place([attack.row for attack in attacks], panels)
+    shown = [attacks[index] for index in first]
+    return sorted(shown, key=lambda attack: style.catalogue_order(*attack.series))
+
+
+def first_of_place(rows: Sequence[Mapping[Any, Any]], panels: Sequence[str]) -> list[int]:
+    """The first row of each panel, by the settings `panels`, and series.
+
+    Rows hold columns of the summary. An error if two have one place but differ in more than their
+    seed.
+    """
+    seen: dict[object, int] = {}
+    for index, row in enumerate(rows):
+        place = tuple(str(row.get(key)) for key in (*panels, "canary", "score"))
+        other = rows[seen.setdefault(place, index)]
+        if len({of_audit.get("configuration", of_audit["audit"]) for of_audit in (row, other)}) > 1:
+            raise indistinct_audits(str(other["audit"]), str(row["audit"]), panels)
+    return [*seen.values()]
 
 
 def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLike) -> Array:

@@ -26,7 +26,7 @@ from dpcanary.figures.notes import (
     shared_note,
 )
 from dpcanary.figures.panels import panels_of, settings_in_words
-from dpcanary.figures.rows import OF_ESTIMATES, over_repeats, shown_rows
+from dpcanary.figures.rows import OF_ESTIMATES, check_audits, over_repeats, shown_rows
 
 # What may be on the axis, and its label.
 LABELS = {
@@ -90,8 +90,9 @@ def draw_bounds_figure(
     """
     if axis not in LABELS:
         raise InputError(f"unknown axis {axis!r}: {suggestion(axis, LABELS)}")
-    by_panel = [*panels] or _POINT[: 2 if axis in OF_ESTIMATES else 1]
-    rows = shown_rows(summary, axis=axis, panels=by_panel, lines=lines)
+    by_panel = _panels(axis, panels)
+    rows = shown_rows(summary, axis=axis)
+    check_rows(rows, axis=axis, panels=panels, lines=lines)
     names = [name for name in style.ACCOUNTED if axis != "num_runs" or name != "group_privacy"]
     accounted = style.accounted_styles(names, rows["adjacency"])
     point = [*dict.fromkeys([*_POINT, *by_panel, axis])]
@@ -150,6 +151,20 @@ def draw_bounds_figure(
     for axes, points in zip(*blocks[1:], audited, strict=True) if with_shares else ():
         _draw_shares(axes, points, axis, [*_curves(points, lines, looks, hold)])
     return figure, table
+
+
+def check_rows(
+    rows: pd.DataFrame, *, axis: str, panels: Sequence[str] = (), lines: Sequence[str] = ()
+) -> None:
+    """Refuses audits that differ in what a figure of bounds does not show."""
+    by_panel = _panels(axis, panels)
+    shown = by_panel if axis in OF_ESTIMATES else [*by_panel, axis]
+    check_audits(rows, shown=shown, lines=lines, of_bounds=True)
+
+
+def _panels(axis: str, panels: Sequence[str]) -> list[str]:
+    """The settings of panels: sample rate by default, and the noise where audits have one axis."""
+    return [*panels] or [*_POINT[: 2 if axis in OF_ESTIMATES else 1]]
 
 
 def _beside_limits(points: pd.DataFrame, rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from dpcanary.figures.attacks import (
     Attack,
     Profile,
     accounted_false_negative_rate,
+    first_of_place,
     measured_error_curve,
     ordered,
 )
@@ -69,6 +70,11 @@ def draw_score_histograms(
         place = rows.index(attack.series) * len(columns) + columns.index(attack.setting)
         _draw_panel(panels[place], attack, table)
     return figure, pd.concat(tables, ignore_index=True)
+
+
+def check_rows(rows: pd.DataFrame, **_: object) -> None:
+    """Refuses audits with the same canary, score, sample rate and noise."""
+    first_of_place(rows.to_dict("records"), MECHANISM)
 
 
 def _bin_edges(

@@ -54,6 +54,9 @@ def _set_ups(rows: pd.DataFrame, panels: Sequence[str]) -> list[_SetUp]:
         for key in SHOWN
         if key in {*PANELS, *LINES} - {*panels} and rows[key].nunique(dropna=False) > 1
     ]
+    of_one_label = rows.groupby([*differ, *panels, "canary", "score"], dropna=False)
+    if of_one_label["num_steps"].nunique().max() > 1:
+        differ.append("num_steps")
     several = len(rows[["canary", "score"]].drop_duplicates()) > 1
     set_ups: list[_SetUp] = []
     audit_of_place: dict[object, str] = {}
@@ -74,6 +77,11 @@ def _set_ups(rows: pd.DataFrame, panels: Sequence[str]) -> list[_SetUp]:
             )
         set_ups.append(_SetUp(label, group))
     return set_ups
+
+
+def check_rows(rows: pd.DataFrame, *, panels: Sequence[str] = (), **_: object) -> None:
+    """Refuses audits that differ in nothing that labels and panels show."""
+    _set_ups(rows, panels)
 
 
 @style.applied()

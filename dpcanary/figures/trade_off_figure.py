@@ -25,6 +25,7 @@ from dpcanary.figures.attacks import (
     Profile,
     accounted_false_negative_rate,
     confidence_band,
+    first_of_place,
     measured_error_curve,
     ordered,
     thinned,
@@ -92,6 +93,18 @@ def draw_trade_off(
             table.insert(number, key, value)
         tables.append(table)
     return figure, pd.concat(tables, ignore_index=True)
+
+
+def check_rows(rows: pd.DataFrame, *, panels: Sequence[str] = (), **_: object) -> None:
+    """Refuses audits of one panel that have the same canary and score, or other steps."""
+    by_panel = [*(panels or MECHANISM)]
+    first_of_place(rows.to_dict("records"), by_panel)
+    # A canary of the first step alone has the same profile after any number of steps.
+    every_step = rows[rows["landscape"].isna()]
+    for _place, group in every_step.groupby([*by_panel, "canary_period"], dropna=False):
+        first = group.drop_duplicates("num_steps")["audit"].tolist()
+        if len(first) > 1:
+            raise _other_profile(first[0], first[1])
 
 
 def _legend(
@@ -204,11 +217,15 @@ def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
         if adjacency not in attack.profiles:
             raise InputError(f"audit {attack.audit}: its profile has no adjacency {adjacency}")
         if not attack.profiles[adjacency].is_like(first.profiles[adjacency]):
-            raise InputError(
-                f"audits {first.audit} and {attack.audit} differ in their accounted profile: show"
-                " audits with other num_steps in different figures"
-            )
+            raise _other_profile(first.audit, attack.audit)
     return first.profiles[adjacency]
+
+
+def _other_profile(audit: str, other: str) -> InputError:
+    return InputError(
+        f"audits {audit} and {other} differ in their accounted profile: show audits with other"
+        " num_steps in different figures"
+    )
 
 
 def _draw_panel(

@@ -384,6 +384,7 @@ _REFERENCES = {
     " Guarantees Using FFT. AISTATS 2020.",
     "gopi": "S. Gopi, Y. T. Lee and L. Wutschitz. Numerical Composition of Differential Privacy."
     " NeurIPS 2021.",
+    "mironov": "I. Mironov. Rényi Differential Privacy. CSF 2017.",
 }
 
 
@@ -426,6 +427,9 @@ def accounting_sentence(methods: Iterable[str]) -> str:
         "pld": "privacy loss distributions {koskela}",
         "prv": "privacy random variables {gopi}",
         "closed_form": "the closed form of the Gaussian mechanism {dong}",
+        "loose": "losses on a coarse grid {koskela} or Rényi divergences {mironov}, whichever is"
+        " less, which may be far above the exact epsilon",
+        "group_privacy": "group privacy from the add/remove epsilon {pradhan}",
     }
     used = [text for method, text in by.items() if method in {*methods}]
     return f"Upper bounds on epsilon were computed by {' and '.join(used)}." if used else ""

@@ -315,7 +315,12 @@ class DescentKeys(ClosedModel):
     )
     num_steps: Annotated[
         Count,
-        Shown(axis="number of training steps T", follows=("canary_period",), of="all"),
+        Shown(
+            "T = {:g}",
+            axis="number of training steps T",
+            follows=("canary_period",),
+            of="all",
+        ),
         Flag("The training"),
     ] = Field(description="training steps T")
     optimizer: Annotated[Optimizer, TRAINED, Flag("The training")] = Field(

@@ -34,6 +34,7 @@ from dpcanary.experiment.config_parsing import parse_experiment, read_config
 from dpcanary.experiment.config_schema import config_schema
 from dpcanary.experiment.experiment_config import Dataset, Experiment, Settings, read_experiment
 from dpcanary.experiment.figure_config import Figure
+from dpcanary.figures.planned import check_figures
 from dpcanary.scoring.scoring_settings import ScoringStage
 from dpcanary.training.training_settings import PretrainingSettings, ReferenceStage, TrainingStage
 from release import config_keys
@@ -750,7 +751,9 @@ def test_resolved_configs_that_are_none_are_named(tmp_path):
 def test_shipped_configs_are_valid_and_admitted_by_the_editors_schema(path):
     content = read_config(path)
     assert content == yaml.safe_load(path.read_text())
-    assert parse_experiment(content).audits
+    experiment = parse_experiment(content)
+    assert experiment.audits
+    check_figures(experiment)
     jsonschema.validate(content, json.loads((ROOT / "config/schema.json").read_text()))
 
 

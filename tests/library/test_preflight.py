@@ -16,6 +16,7 @@ from dpcanary.core.devices import chosen_device, reproducible_convolutions
 from dpcanary.core.files import write_text
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.figures.planned import check_figures
 
 DIGITS = {"source": "digits", "num_records": 100}
 
@@ -81,6 +82,53 @@ def test_counts_that_fit(source, keys, model):
 ])  # fmt: skip
 def test_models_that_cannot_be_trained(dataset, model, message):
     assert message in refused(dataset, model=model)
+
+
+STEPS = {"noise_multiplier": 2.0, "num_steps": [5, 6]}
+TARGETS = {"noise_multiplier": None, "target_epsilon": [1.0, 2.0], "num_steps": 5}
+SEEDS = {"noise_multiplier": [2.0, 3.0], "num_steps": 5}
+NORMS = {**STEPS, "canary": "loss", "score": "gradient_norm"}
+TWO = {"noise_multiplier": 2.0, "num_steps": None}
+
+
+@pytest.mark.parametrize(("figure", "changes", "message"), [
+    ({"kind": "epsilon_by_noise"}, STEPS, "differ in num_steps (5 and 6), which this figure does"),
+    ({"kind": "epsilon_by_step"}, TARGETS, None),
+    ({"kind": "epsilon_by_step"}, {**SEEDS, "max_grad_norm": [1.0, 2.0]},
+     "differ in max_grad_norm (1 and 2), which this figure does not show: name it in panels or"),
+    ({"kind": "epsilon_by_step", "lines": ["max_grad_norm"]},
+     {**SEEDS, "max_grad_norm": [1.0, 2.0]}, None),
+    ({"kind": "epsilon_by_setting", "setting": "num_steps"}, STEPS, None),
+    ({"kind": "epsilon_by_setting", "setting": "learning_rate"}, STEPS, "differ in num_steps"),
+    ({"kind": "score_histograms"}, STEPS, "have the same canary, score, sample rate and noise"),
+    ({"kind": "score_histograms"}, SEEDS, None),
+    ({"kind": "trade_off"}, STEPS, "have the same canary, score, sample rate and noise"),
+    ({"kind": "trade_off", "panels": ["learning_rate"]}, SEEDS, "same canary, score and learning"),
+    ({"kind": "trade_off"}, TWO, "differ in their accounted profile: show audits with other num_"),
+    ({"kind": "trade_off"}, SEEDS, None),
+    ({"kind": "test_accuracy"}, {**SEEDS, "canary": "loss", "adjacency": "zero_out"},
+     "audits adjacency zero_out: this figure compares"),
+    ({"kind": "test_accuracy"}, {**SEEDS, "num_steps": [5, 6]}, "differ in num_steps"),
+    ({"kind": "test_accuracy"}, {**SEEDS, "noise_multiplier": 2.0}, None),
+    ({"kind": "gradient_norm"}, {**NORMS, "num_slots": [1, 3]}, "differ in nothing that this"),
+    ({"kind": "gradient_norm"}, NORMS, None),
+    ({"kind": "privacy_profile", "panels": ["noise_multiplier"]}, STEPS, None),
+])  # fmt: skip
+def test_a_figure_that_cannot_show_its_audits_together(figure, changes, message):
+    values = config(**({"canary": "mislabeled", "score": "loss"} | changes))
+    values["figures"] = {"shown": {"sweeps": ["one"]} | figure}
+    if changes is TWO:
+        audit = values["audits"]["one"]
+        values["audits"]["one"] = audit | {"num_steps": 5}
+        values["audits"]["two"] = audit | {"num_steps": 6, "canary": "crafted_input"}
+        values["figures"]["shown"]["sweeps"].append("two")
+    if message is None:
+        check_figures(parse_experiment(values))
+        return
+    with pytest.raises(InputError) as error:
+        check_experiment(parse_experiment(values), device_is_here=True)
+    assert str(error.value).startswith("figures.shown: audit")
+    assert message in str(error.value)
 
 
 def test_ids_of_tokens_and_numbers_as_labels_fit_if_the_config_says_so(tmp_path):

@@ -198,7 +198,8 @@ def test_every_rule_conversion_and_accountant_that_is_named_has_a_sentence():
     sentences = bound_sentences(rules, ["gdp", "direct", "subsampled_gaussian"])
     assert len(sentences) == len(rules) + 3
     methods = Methods()
-    methods.add(*sentences, accounting_sentence(["pld", "prv", "closed_form"]))
+    methods.add(*sentences, *(accounting_sentence([method]) for method in AccountingMethod))
+    assert all(accounting_sentence([method]) for method in AccountingMethod)
     assert "{" not in methods.paragraphs[0]
     assert cited_source("Steinke et al., 2023; Boglioni et al.") == "{boglioni}, {steinke}"
 

@@ -1,0 +1,40 @@
+"""Figures that a config plans, refused before anything is trained if they cannot be drawn."""
+
+from typing import Any
+
+import pandas as pd
+
+from dpcanary.core.plugins import function_named
+from dpcanary.errors import InputError
+from dpcanary.experiment.experiment_config import Experiment
+from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.summary import SHOWN, audit_settings
+
+
+def check_figures(experiment: Experiment) -> None:
+    """Checks that each figure can show the audits of its sweeps together.
+
+    Raises:
+        InputError: names the figure, the audits and the setting.
+    """
+    resolved = experiment.model_dump(mode="json")
+    for name, figure in experiment.settings.figures.items():
+        kind = figure_kind(figure.kind)
+        if kind.check_rows:
+            audits = [audit for sweep in figure.sweeps for audit in experiment.sweeps[sweep]]
+            rows = pd.DataFrame([_planned_row(resolved, audit) for audit in audits])
+            options = {"axis": figure.axis, "panels": figure.panels, "lines": figure.lines}
+            try:
+                function_named(kind.check_rows)(rows, **options)
+            except InputError as error:
+                raise InputError(f"figures.{name}: {error}") from None
+
+
+def _planned_row(resolved: dict[str, Any], audit: str) -> dict[str, Any]:
+    """An audit's row; a noise that is not calibrated yet is named by all that it follows from."""
+    row = {"audit": audit} | audit_settings(resolved, audit)
+    target = resolved["audits"][audit]["target_epsilon"]
+    if target is not None:
+        behind = [f"{key} {row[key]}" for key in SHOWN["noise_multiplier"].follows if row[key]]
+        row["noise_multiplier"] = f"that of {', '.join([f'target_epsilon {target:g}', *behind])}"
+    return row
