@@ -142,16 +142,19 @@ def check(
 
 
 def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> None:
-    from dpcanary.audits.own_audit_data import label_kind_of
+    from dpcanary.audits.own_audit_data import label_kind_of, read_source
     from dpcanary.audits.own_preparation import look_at_source
 
-    look = look_at_source(features, label_column=label_column, label_kind=label_kind_of(loss))
+    label_kind = label_kind_of(loss)
+    look = look_at_source(features, label_column=label_column, label_kind=label_kind)
     if look is None:
         raise InputError(f"{features} is not a table, so there are no columns to look at")
+    if not look.blocks:
+        read_source(features, label_column=label_column, label_kind=label_kind)
     if as_json:
         print_json({"passes": not look.blocks, "columns": look.rows(whole=True)})
     else:
-        print("\n".join(look.lines(whole=True)))
+        print("\n".join([*look.lines(whole=True), "", look.verdict]))
     if look.blocks:
         raise typer.Exit(FAILED)
 

@@ -1,5 +1,6 @@
 """`dpcanary init` and `run`: a new study, and the workflow on a config."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -7,11 +8,13 @@ from typing import Annotated
 import typer
 
 from dpcanary.commands.training_options import Cores, Json
+from dpcanary.core.argument_checks import NAME_PATTERN
 from dpcanary.core.printing import print_answer, print_json
 from dpcanary.errors import InputError
 
 _FILES = ("config.yaml", "README.md")
 _SCHEMA = "config.schema.json"
+_EXAMPLE = "my-study"  # in the templates
 _IGNORED = "results/\nresources/\n.snakemake/\n"
 
 
@@ -28,11 +31,16 @@ def init(
     import json
     from importlib.resources import files
 
+    import yaml
+
     from dpcanary.core.files import write_text
     from dpcanary.experiment.config_schema import config_schema
 
     templates = files("dpcanary.templates")
     texts = {name: templates.joinpath(name).read_text(encoding="utf-8") for name in _FILES}
+    name = folder.resolve().name
+    if re.fullmatch(NAME_PATTERN, name) and isinstance(yaml.safe_load(name), str):
+        texts = {file: text.replace(_EXAMPLE, name) for file, text in texts.items()}
     texts[_SCHEMA] = json.dumps(config_schema(), indent=2) + "\n"
     texts[".gitignore"] = _IGNORED
     there = [name for name in texts if (folder / name).exists()]

@@ -20,7 +20,7 @@ from dpcanary.data.table_columns import (
     remarks_on_numbers,
     texts_of,
 )
-from dpcanary.data.table_files import PARQUET, SAVE_AS_UTF8, TableFile
+from dpcanary.data.table_files import PARQUET, SAVE_AS_UTF8, TableFile, listed
 from dpcanary.errors import InputError
 
 # What other libraries call the arrays.
@@ -165,6 +165,13 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
     if named is None or len(values) < len(converted):
         has_classes = label_kind == "classes"
         look = look_at(path, file.as_written(), label_column=label_column, has_classes=has_classes)
+        mixed = [name for name, column in converted.items() if column is None]
+        if mixed and not look.blocks:
+            raise InputError(
+                f"{path} cannot be used as it is: cells have decimal points and others decimal"
+                f" commas in {listed(mixed)}; write points in all, or audit it with --prepare, which reads"
+                " each cell alone"
+            )
         raise look.refusal(prepared=False)
     labels, classes = named
     for name, column in values.items():

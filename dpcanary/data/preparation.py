@@ -192,10 +192,20 @@ class Look:
 
     def refusal(self, *, prepared: bool) -> InputError:
         """The error that says all that is in the way of a table, as it is or `prepared`."""
-        mend = "mend what --prepare leaves to you" if prepared else "mend the file"
-        ways = mend if self.is_open else f"{mend}, or add --prepare"
-        text = f"{self.path} cannot be used{' as it is' * (not prepared)}; {ways}."
+        text = self._refused
+        if prepared:
+            text = f"{self.path} cannot be used; mend what --prepare leaves to you."
         return InputError("\n".join([text, "", *self.lines(only_open=prepared)]))
+
+    @property
+    def verdict(self) -> str:
+        """Whether the table can be used as it is, and if not, what to do."""
+        return self._refused if self.blocks else f"{self.path} can be used as it is."
+
+    @property
+    def _refused(self) -> str:
+        ways = "mend the file" if self.is_open else "mend the file, or add --prepare"
+        return f"{self.path} cannot be used as it is; {ways}."
 
 
 def look_at(path: Path, table: pd.DataFrame, *, label_column: str, has_classes: bool) -> Look:

@@ -93,6 +93,7 @@ class Split:
         private_rows: for each private record, its row in the source; None if it is not known.
         label_scaling: of labels that are numbers; None if they are classes, or it is not known.
         private_names: of each private record, such as the path of an image; None if it has none.
+        class_names: by label; None if the source does not name its classes.
 
     Raises:
         InputError: if labels are classes in one part, and numbers in another.
@@ -105,6 +106,7 @@ class Split:
     private_rows: NDArray[np.int64] | None = None
     label_scaling: Scaling | None = None
     private_names: NDArray[np.str_] | None = None
+    class_names: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         parts = (self.private, self.auxiliary, self.test)
@@ -127,7 +129,7 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object], origin
     for prefix in ("scaling", "label_scaling"):
         if scaling := getattr(split, prefix):
             arrays |= {f"{prefix}_{name}": array for name, array in vars(scaling).items()}
-    for name in ("private_rows", "private_names"):
+    for name in ("private_rows", "private_names", "class_names"):
         if getattr(split, name) is not None:
             arrays[name] = getattr(split, name)
     write_arrays(path, header={"settings": settings}, arrays=arrays, origin=origin)
@@ -159,6 +161,7 @@ def read_split(path: Path) -> Split:
             private_rows=arrays.get("private_rows"),
             label_scaling=scalings.get("label_scaling"),
             private_names=arrays.get("private_names"),
+            class_names=arrays.get("class_names"),
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

@@ -80,6 +80,7 @@ def split_records(
         label_scaling=of_labels,
         private_rows=rows.private,
         private_names=np.array(source.names)[rows.private] if source.names else None,
+        class_names=np.array(source.class_names) if source.class_names else None,
     )
 
 

@@ -32,8 +32,9 @@ class Figure(ClosedModel):
     panels: tuple[PanelSetting, ...] = Field(
         (),
         description="for figures of bounds, models_trained, trade_off, gradient_norm and"
-        " privacy_profile: the audits' keys that distinguish panels; by default sample_rate and"
-        " noise_multiplier, or one panel for the last two kinds",
+        " privacy_profile: the audits' keys that distinguish panels; by default sample_rate and,"
+        " unless a setting of the audits is on the axis, noise_multiplier; one panel for the last"
+        " two kinds",
     )
     lines: tuple[LineSetting, ...] = Field(
         (),

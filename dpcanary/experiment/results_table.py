@@ -28,9 +28,12 @@ _LABEL_SCALING = {"label_scaling_mean": 0.0, "label_scaling_deviation": 1.0}
 
 
 def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
-    """For each prepared dataset of the config, its name, and what its records are."""
+    """For each prepared dataset that audits use, its name, and what its records are."""
+    audits = products.experiment.audits.values()
+    used = {audit.dataset for audit in audits}
+    used |= {audit.pretraining.dataset for audit in audits if audit.pretraining}
     for name, dataset in products.experiment.settings.datasets.items():
-        path = _checked(folder, products.data(name))
+        path = _checked(folder, products.data(name)) if name in used else None
         if path is None:
             continue
         shape = " x ".join(map(str, shape_in_npz(path, "features")[1:]))
@@ -62,7 +65,8 @@ def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     if len(paths) < 2:
         return ""
     canaries, data = paths
-    arrays = read_npz(data, names=("private_rows", "private_names", *_LABEL_SCALING))
+    names_of_arrays = ("private_rows", "private_names", "class_names", *_LABEL_SCALING)
+    arrays = read_npz(data, names=names_of_arrays)
     if "private_rows" not in arrays:
         return ""
     arrays |= read_npz(canaries, names=("target", "target_label"))
@@ -73,16 +77,20 @@ def targets_in_words(products: Products, folder: Path, audit: str) -> str:
         listed = [f"{row} ({name})" for row, name in zip(listed, names, strict=False)]
     more = len(targets) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""
-    label = f" (label {_label(arrays):.10g})" if len(targets) == 1 else ""
+    label = f" ({_label(arrays)})" if len(targets) == 1 else ""
     return f"row {', '.join(listed)}{several} of the source, counted from 0{label}"
 
 
-def _label(arrays: Arrays) -> float:
+def _label(arrays: Arrays) -> str:
     """The label of the first target; one that is a number has the units of the source."""
+    label = arrays["target_label"][0].item()
+    if "class_names" in arrays:
+        name = str(arrays["class_names"][label])
+        return f"label {label}" if name == str(label) else f"class {name}"
     mean, deviation = (np.asarray(arrays.get(*item)).item() for item in _LABEL_SCALING.items())
     # It is kept in single precision, standardised.
     num_decimals = 5 - int(np.floor(np.log10(deviation)))
-    return float(round(arrays["target_label"][0].item() * deviation + mean, num_decimals))
+    return f"label {round(label * deviation + mean, num_decimals):.10g}"
 
 
 def _checked(folder: Path, product: Product) -> Path | None:

@@ -101,6 +101,11 @@ def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> lis
     return sorted(shown, key=lambda attack: style.catalogue_order(*attack.series))
 
 
+def first_in_words(shown: Sequence[Attack], attacks: Sequence[Attack]) -> str:
+    """Which repeat is shown, where audits may differ in their seed alone."""
+    return "the first repeat" + " of the first seed" * (len(shown) < len(attacks))
+
+
 def first_of_place(rows: Sequence[Mapping[Any, Any]], panels: Sequence[str]) -> list[int]:
     """The first row of each panel, by the settings `panels`, and series.
 

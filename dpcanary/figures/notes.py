@@ -136,9 +136,14 @@ def audited_heading(note: str) -> str:
 
 
 def stated_confidence(rows: pd.DataFrame, note: str, *, of: str = "each point alone") -> str:
-    """The confidence of bounds, after a comma; nothing if the note says that some do not hold."""
+    """The confidence of bounds, after a comma; nothing if the note says that some do not hold.
+
+    Where points are means of several bounds, it is that of these bounds.
+    """
     if is_marked(note):
         return ""
+    if rows.drop_duplicates(["audit", "repeat", "slot"])["configuration"].duplicated().any():
+        of = f"{of.replace('point', 'bound')}, before the mean"
     return f", {confidence_in_words(rows['significance'].iloc[0])} confidence for {of}"
 
 

@@ -18,6 +18,7 @@ from dpcanary.figures.attacks import (
     Attack,
     Profile,
     accounted_false_negative_rate,
+    first_in_words,
     first_of_place,
     measured_error_curve,
     ordered,
@@ -45,7 +46,7 @@ def draw_score_histograms(
 
     The table has one row per bin with the scores of each world in it.
     """
-    attacks = ordered(attacks)
+    all_attacks, attacks = attacks, ordered(attacks)
     rows = [*dict.fromkeys(attack.series for attack in attacks)]
     columns = sorted({attack.setting for attack in attacks}, reverse=True)
     sizes = [len(attack.world0_scores) + len(attack.world1_scores) for attack in attacks]
@@ -60,7 +61,7 @@ def draw_score_histograms(
                 for world, (colour, alpha) in enumerate(_WORLDS)
             ]
         ],
-        notes=[note, f"All scores of the first repeat after the last step: {counted}"],
+        notes=[note, f"All scores of {first_in_words(attacks, all_attacks)}, last step: {counted}"],
         labels=("score (higher: world 0)", "scores per bin"),
     )
     for axes in panels:
@@ -114,6 +115,7 @@ def _draw_panel(axes: Axes, attack: Attack, table: pd.DataFrame) -> None:
         _draw_histogram(axes, table[f"world{world}_scores"], edges, colour, opacity=alpha)
     title = settings_in_words(MECHANISM, attack.row)
     axes.set_title(f"{style.canary_name(*attack.series)}, {title}")
+    axes.locator_params(axis="x", nbins=5)
     axes.locator_params(axis="y", nbins=5, integer=True)
 
 

@@ -5,11 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpcanary.core.printing import confidence_in_words
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, make_frame, value_ticks
-from dpcanary.figures.notes import epsilon_label, number_range
+from dpcanary.figures.notes import epsilon_label, number_range, stated_confidence
 from dpcanary.figures.rows import check_agree, last_rows, over_repeats
 
 _ACCOUNTED, _NOISE = "epsilon_upper_substitute", "noise_multiplier"
@@ -104,8 +103,8 @@ def _labels(table: pd.DataFrame) -> dict[float, str]:
 def _bounds_note(rows: pd.DataFrame, table: pd.DataFrame) -> str:
     first, repeats = rows.iloc[0], number_range(table["num_repeats"])
     return (
-        f"Lower bounds: {first['threshold_rule']} rule, {first['conversion']} conversion,"
-        f" {confidence_in_words(first['significance'])} confidence for each point alone"
+        f"Lower bounds: {first['threshold_rule']} rule, {first['conversion']} conversion"
+        f"{stated_confidence(rows, '')}"
         + (f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else "")
     )
 

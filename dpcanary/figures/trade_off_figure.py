@@ -25,6 +25,7 @@ from dpcanary.figures.attacks import (
     Profile,
     accounted_false_negative_rate,
     confidence_band,
+    first_in_words,
     first_of_place,
     measured_error_curve,
     ordered,
@@ -39,9 +40,7 @@ _Curve = tuple[str, str | None, str | None, Array, Array]
 _ADJACENCIES = ("substitute", "add_remove")
 _COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
 _MOST_POINTS = 400
-_NOTE = (
-    "First repeat, last step; bands: 95 % confidence for each point alone; rates of 0 are not shown"
-)
+_NOTE = "last step; bands: 95 % confidence for each point alone; rates of 0 are not shown"
 _BAND = ("confidence_low", "confidence_high")
 _CEILING: dict[str, Any] = {"color": "#B2182B", "linestyle": "-.", "linewidth": 1.4, "zorder": 2.6}
 
@@ -56,7 +55,7 @@ def draw_trade_off(
     `profiles` under both adjacencies; if `shown` is known, the curves that it names are drawn too.
     The table has one row per point of a curve.
     """
-    attacks = ordered(attacks, panels or MECHANISM)
+    all_attacks, attacks = attacks, ordered(attacks, panels or MECHANISM)
     if is_marked(note):  # a curve of a bound that does not hold would look like one that does
         attacks = [replace(attack, shown=None) for attack in attacks]
     rows = pd.DataFrame([attack.row for attack in attacks])
@@ -74,7 +73,7 @@ def draw_trade_off(
         legend=_legend(attacks, accounted, groups),
         notes=[
             note,
-            _NOTE,
+            f"Scores of {first_in_words(attacks, all_attacks)}, {_NOTE}",
             f"Audited μ and the bound of direct: {'; '.join(stated)}" if stated else "",
         ],
         # What all audits share, if their settings are known.

@@ -62,7 +62,7 @@ def print_failure(logs: Path) -> None:
             _say(f"  {reason}")
         if len(reasons) > _MOST:
             _say(f"  ... and {len(reasons) - _MOST} more jobs")
-    _say(f"\n{GOES_ON}")
+    _say(f"\n{'Mend this first. ' if reasons else ''}{GOES_ON}")
 
 
 def _say(text: str) -> None:

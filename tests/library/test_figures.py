@@ -472,7 +472,7 @@ def test_audited_and_exact_epsilon_by_step_and_by_threshold():
         exact = [line for line in part.axes[1].get_lines() if line.get_marker() in ("", "None")]
         drawn = [line.get_ydata().tolist() for line in exact if line.get_color() != "black"]
         assert drawn == 2 * [pytest.approx(levels)]
-    assert "95 % confidence for each point alone, R = 1,000 runs" in below(figure)
+    assert "95 % confidence for each bound alone, before the mean, R = 1,000 runs" in below(figure)
     _, table = draw("hidden_state_by_threshold", landscapes(0.5, 2.5))
     assert set(table["landscape_threshold"]) == {0.5, 2.5}
     assert set(table.loc[table["series"] == "exact", "epsilon"]) == {8.0 / 3}

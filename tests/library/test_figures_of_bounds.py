@@ -296,8 +296,8 @@ def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
     summary["epsilon_lower"] /= 10  # below what is accounted, so that nothing is said of it
     figure, _ = draw_bounds_figure(summary, axis="step", note=note)
     assert below(figure) == (
-        f"{note} Lower bounds: simultaneous rule, GDP conversion, 90 % confidence for each point"
-        " alone, R = 1,000 models; mean ± 2 standard errors of 3 repeats"
+        f"{note} Lower bounds: simultaneous rule, GDP conversion, 90 % confidence for each bound"
+        " alone, before the mean, R = 1,000 models; mean ± 2 standard errors of 3 repeats"
         " Data: digits, N = 500 private records; model: linear"
     )
     marked = f"{NOT_VALID}: the bounds of a."
@@ -395,13 +395,15 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
     pd.testing.assert_frame_equal(table, numbers)
     assert set(table["num_runs"].dropna()) == {800, 1000}
     assert written_below(figure) == written_below(expected)
-    assert "95 % confidence for each point alone, R = 800 to 1,000 " in below(figure)
+    assert "95 % confidence for each bound alone, before the mean, R = 800 to " in below(figure)
+    alone, _ = draw_bounds_figure(largest[largest["repeat"] == 0], axis=axis)
+    assert "95 % confidence for each point alone, R = " in below(alone)
 
 
 @pytest.mark.parametrize(("alone", "stated"), [
-    ([100, 500, 2000], "each point alone"),
-    ([], "all points of a curve jointly"),
-    ([500], "all filled points of a curve jointly and for each hollow point alone"),
+    ([100, 500, 2000], "each bound alone"),
+    ([], "all bounds of a curve jointly"),
+    ([500], "all filled bounds of a curve jointly and for each hollow bound alone"),
 ])  # fmt: skip
 def test_by_runs_markers_tell_joint_bounds_from_others(alone, stated):
     """And the note says which hold jointly. Without both kinds, all markers are filled."""
@@ -409,7 +411,7 @@ def test_by_runs_markers_tell_joint_bounds_from_others(alone, stated):
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     for summary in (_with_looks(*alone), pd.concat([_with_looks(*alone), other])):
         figure, table = draw_bounds_figure(summary, axis="num_runs")
-        assert f"95 % confidence for {stated}, R = 100 to 2,000" in below(figure)
+        assert f"95 % confidence for {stated}, before the mean, R = 100 to 2,000" in below(figure)
         for axes in figure.axes:
             faces = {
                 place: str(line.get_markerfacecolor())

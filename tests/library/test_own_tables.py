@@ -420,8 +420,18 @@ def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatc
     assert (len(caplog.messages), parsed.call_count) == (1, 2)
     # A column with points and commas is not one of numbers.
     write("income;size;label", *["1,5;2,5;0", "2.5;3,5;1"] * 20)
-    with pytest.raises(InputError, match="cannot be used as it is"):
+    with pytest.raises(
+        InputError, match=r"as it is: cells have decimal points .* in income; write"
+    ):
         read_source("mine.csv")
+    assert "as it is: cells have" in str(
+        CliRunner().invoke(app, ["check", "--features", "mine.csv"]).exception
+    )
+    write("income;size;label", *["1,5;2,5;0", "2,5;3,5;1"] * 20)
+    assert (
+        "mine.csv can be used as it is."
+        in CliRunner().invoke(app, ["check", "--features", "mine.csv"]).output
+    )
 
 
 @pytest.mark.parametrize(("labels", "classes"), [

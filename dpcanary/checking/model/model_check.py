@@ -590,16 +590,18 @@ def _clipping(
     clipping: str, points: Iterable[tuple[nn.Module, Gradients]], limit: float
 ) -> Finding:
     name, expected = f"{clipping} clipping", "the sum of gradients, each clipped to C"
-    error = 0.0
+    errors = []
     for _, reference in points:
         norms = norms_of(reference)
         if float(norms.max()) > 0:
             # Half of the records are clipped.
-            error = max(error, clipping_error(clipping, reference, float(norms.median())))
+            errors.append(clipping_error(clipping, reference, float(norms.median())))
+    error = max(errors, default=0.0)
+    observed = f"sums of autograd's gradients within {error:.2g} C"
     return Finding(
         name,
         expected,
-        f"sums of autograd's gradients within {error:.2g} C",
+        observed if errors else "nothing to clip: all gradients of the records are 0",
         error <= limit,
         "what one record adds to the sum is not bounded by C",
     )
