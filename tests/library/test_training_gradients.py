@@ -234,6 +234,7 @@ FEW = {  # limits on what is computed at once: of a path's batches, and of a lay
     "of batches": [
         (perceptron_path, "_BYTES_AT_ONCE", 1), (convolutional, "_RECORDS_TOGETHER", 5),
         (module_path, "_BYTES_AT_ONCE", 1), (module_path, "_RECORDS_TOGETHER", 5),
+        (module_path, "_GPU_BYTES_AT_ONCE", 1),
     ],
     "of layers": [
         (convolutional, "_BYTES_TOGETHER", 1), (layer_rules, "_CONVOLUTION_CPU_BYTES", 20_000),

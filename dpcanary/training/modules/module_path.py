@@ -31,6 +31,9 @@ from dpcanary.training.training_settings import Loss
 _RECORDS_TOGETHER = 512
 # Bytes of the activations that are held at once; larger batches are split.
 _BYTES_AT_ONCE = 2**29
+# The same on a GPU of runs that step together. Each part of a batch takes milliseconds of the host,
+# and `bytes_per_run` counts the whole batch.
+_GPU_BYTES_AT_ONCE = 2**33
 # Copies of a layer's inputs and outputs at a time: activations, gradients and patches.
 _COPIES = 4
 # A clipping norm that clips nothing. Infinity would take another way to the same sums.
@@ -114,7 +117,8 @@ class ModulePath(GradientPath):
         vectorises = self.vectorises and not math.isinf(max_grad_norm)
         write = self._sums_together if vectorises else self._sums_in_turns
         together = runs if vectorises else 1
-        at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * together))
+        limit = _GPU_BYTES_AT_ONCE if vectorises and parameters.is_cuda else _BYTES_AT_ONCE
+        at_once = max(1, limit // (4 * self._numbers * together))
         if records <= at_once:
             write(parameters, batch, max_grad_norm, out)
             return
