@@ -169,8 +169,8 @@ def _read_plain_table(path: Path, label_column: str, *, label_kind: str) -> Sour
         if mixed and not look.blocks:
             raise InputError(
                 f"{path} cannot be used as it is: cells have decimal points and others decimal"
-                f" commas in {listed(mixed)}; write points in all, or audit it with --prepare, which"
-                " reads each cell alone"
+                f" commas in {listed(mixed)}; write points in all, or audit it with --prepare,"
+                " which reads each cell alone"
             )
         raise look.refusal(prepared=False)
     labels, classes = named
