@@ -18,7 +18,7 @@ from dpcanary.commands.training_options import (
     steps_of,
     with_keys_of_an_audit,
 )
-from dpcanary.core.printing import rounded_down, wrapped
+from dpcanary.core.printing import rounded_up, wrapped
 from dpcanary.errors import InputError
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _most_proven(experiment: "Experiment") -> Iterator[str]:
         conversion=conversion,
     )
     yield (
-        f"At most, {audit.num_runs} models show an epsilon of {rounded_down(most)} at delta"
+        f"At most, {audit.num_runs} models show an epsilon of {rounded_up(most)} at delta"
         f" {settings.delta:g}: if the attack never errs (rule {rule}, conversion {conversion},"
         f" significance {settings.significance:g})."
     )

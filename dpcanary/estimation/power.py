@@ -40,7 +40,7 @@ class ClaimTest:
 
     p_value: float
     num_simulations: int | None
-    assumption: str = "the scores are independent; nothing is assumed of the adversary"
+    assumption: str
 
     def __str__(self) -> str:
         return f"p = {self.p_value:.2g} for the claim, if {self.assumption}"
@@ -69,6 +69,7 @@ def assess_claim(
 
     Args:
         world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.
+            Under add/remove and zero-out adjacency, world 0 is the one with the record.
         world1_scores: shape (n1,).
         mechanism: the accounted mechanism, or mu of Gaussian differential privacy. Or give:
         epsilon: the claimed epsilon, which is tested without an assumption on the mechanism, and
@@ -115,7 +116,8 @@ def assess_claim(
     pool = np.concatenate([observed[:, None], simulated], axis=1)[[STRICT_SCAN, AUC]]
     # For each audit: how many of all audits are at least as extreme, by its rarer statistic.
     rarest = np.min([_num_at_least(values) for values in pool], axis=0)
-    return ClaimTest(float(np.mean(rarest <= rarest[0])), num_simulations)
+    p_value = float(np.mean(rarest <= rarest[0]))
+    return ClaimTest(p_value, num_simulations, _assumption(mechanism))
 
 
 def assess_claim_by_bounds(
@@ -194,7 +196,12 @@ def assess_claim_anytime(
     pairs = paired(*checked_worlds(world0_scores, world1_scores))
     process = EProcess(lines_of_curves(np.zeros(1), curve_of(mechanism)[None]))
     process.add(*pairs)
-    return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {ClaimTest.assumption}")
+    return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {_assumption(mechanism)}")
+
+
+def _assumption(mechanism: Mechanism | float | None) -> str:
+    worlds = mechanism.adjacency.world_with_record if isinstance(mechanism, Mechanism) else ""
+    return f"the scores are independent; nothing is assumed of the adversary{worlds}"
 
 
 def _num_at_least(values: NDArray[np.float32]) -> NDArray[np.int64]:

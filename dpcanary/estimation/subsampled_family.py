@@ -96,7 +96,8 @@ def _family(mechanism: Mechanism) -> Family:
         name=f"subsampled_gaussian {what}",
         assumption=(
             f"the mechanism is DP-SGD with Poisson sampling at {q:g} for {steps} steps and some"
-            " noise, by its trade-off curves, computed numerically; no central-limit approximation"
+            " noise, by its trade-off curves, computed numerically without a central-limit"
+            f" approximation{mechanism.adjacency.world_with_record}"
         ),
         curves=lambda theta: GRID - moved(theta),
         strength=strength,

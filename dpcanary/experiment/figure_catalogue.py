@@ -93,19 +93,20 @@ class FigureKind:
 _CAPTION_OF_BOUNDS = (
     "Audited and accounted epsilon against the quantity below the panels, with a panel for "
     "each setting in the panel titles.",
-    "Markers are lower bounds from attacks. Each is the mean over repeats, and over audits "
-    "that differ in their seed alone; bars are two standard errors, where there are several "
-    "repeats. With several audits, the error is that over audits, which have canaries of their "
-    "own only where these are drawn at random; with one, it is that over its repeats, which share "
-    "one canary.",
+    "Markers are lower bounds from attacks, or means of several, which are no bounds: each is the "
+    "mean over repeats, and over audits that differ in their seed alone; bars are two standard "
+    "errors, where there are several repeats. With several audits, the error is that over audits, "
+    "which have canaries of their own only where these are drawn at random; with one, it is that "
+    "over its repeats, which share one canary.",
     "Lines are upper bounds from accounting, for the same training: under substitute "
     "adjacency (solid), under add/remove adjacency (dashed), and under add/remove adjacency "
     "converted by group privacy (dotted).",
     "Audits of membership alone (add/remove or zero-out adjacency) have one upper bound, "
     "under their own adjacency; it is solid.",
-    "In an audit under substitute adjacency, a valid marker above the dashed line is evidence, at "
-    "the stated confidence, that the substitute epsilon of the mechanism is above the add/remove "
-    "one. A valid marker close to the solid line leaves little room between what is shown and what "
+    "In an audit under substitute adjacency, a valid marker above the dashed line that is no mean "
+    "and was chosen beforehand is evidence, at the stated confidence and under the bound's "
+    "assumptions, that the substitute epsilon of the mechanism is above the add/remove one. A "
+    "valid marker close to the solid line leaves little room between what is shown and what "
     "is accounted.",
     "The threshold rule is a valid one, unless the legend says otherwise. Each valid bound (not a "
     "mean of several) is at most the true epsilon with the confidence stated below the panels, if "
@@ -218,9 +219,9 @@ _KINDS = (
             "that adjacency is the only black one, and solid.",
             "Where a figure shows curves of bounds, dashed coloured curves are those of the "
             "Gaussian mechanism with the audited lower bound on mu, and the red curve is the "
-            "most that as many models can show without an assumption on the mechanism, by "
-            "the definition of (epsilon, delta)-DP alone: what lies between the two rests on "
-            "the Gaussian assumption.",
+            "most that the same threshold rule can show from as many models without an assumption "
+            "on the mechanism, by the definition of (epsilon, delta)-DP alone: what lies between "
+            "the two rests on the Gaussian assumption. Another rule may show a little more.",
             "Measured rates are plain fractions of the first repeat's models. A coloured band "
             "shows where the true rates may lie, with 95 % confidence for each point alone "
             "(Clopper and Pearson). A curve may cross the solid one by chance, above all at "

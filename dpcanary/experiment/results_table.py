@@ -196,7 +196,7 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
         products.check_summary(path)
     summary = read_table(path, columns=COLUMNS)
     if products:
-        summary = with_unplanned_looks(summary, folder, products.experiment.audits)
+        summary = with_unplanned_looks(summary, folder, products.experiment)
     return summary, products
 
 

@@ -6,25 +6,23 @@ Tables, reports and figures say so.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from dpcanary.core.files import read_json, write_text
+from dpcanary.core.files import read_json, sha256_of_text, write_text
 from dpcanary.errors import InputError
 from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named, threshold_rule_names
-from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.summary import NOT_VALID
 
 LOOKS = "looks.json"
 LOOKED_BEFORE = "NOT a valid bound (the audit was looked at before, with"
-# A config that differs in these alone keeps the runs that were made.
-_KEPT_RUNS = {
-    **{"num_runs": 4, "num_repeats": 1, "looks": ()},
-    **{"runs_per_shard": 500, "runs_at_once": None},
-}
+# Audits that differ in these alone have the same runs.
+_OF_SAME_RUNS = ("num_runs", "num_repeats", "looks", "runs_per_shard", "runs_at_once", "score")
+# A number of runs at which a bound was seen, and the looks that were planned then.
+_Look = tuple[int, tuple[int, ...]]
 
 
 def record_looks(folder: Path, experiment: Experiment) -> None:
@@ -32,20 +30,30 @@ def record_looks(folder: Path, experiment: Experiment) -> None:
 
     Args:
         folder: of the results; nothing is written if it has no summary.
-        experiment: what is run now. Looks at audits that are not in it, or that it trains from
-            other settings, are forgotten with their runs.
+        experiment: what is run now. Looks of the last one are added to those that are stored.
     """
-    seen = _seen_in(folder, experiment)
-    if seen or (folder / LOOKS).exists():
-        write_text(folder / LOOKS, json.dumps(seen, indent=1) + "\n")
+    try:
+        before = read_experiment(folder / "experiment.json")
+    except (InputError, OSError):
+        return
+    if experiment == before or not (folder / "summary.tsv").exists():
+        return
+    stored = _stored(folder)
+    for name, audit in before.audits.items():
+        looks = stored.setdefault(_runs_of(before, name), [])
+        for num_runs in {audit.num_runs, *(at for at in audit.looks if at <= audit.num_runs)}:
+            if (num_runs, audit.looks) not in looks:
+                looks.append((num_runs, audit.looks))
+    texts = {runs: sorted(looks) for runs, looks in stored.items()}
+    write_text(folder / LOOKS, json.dumps(texts, indent=1) + "\n")
 
 
 def with_unplanned_looks(
-    summary: pd.DataFrame, folder: Path, audits: Mapping[str, Audit]
+    summary: pd.DataFrame, folder: Path, experiment: Experiment
 ) -> pd.DataFrame:
     """The summary with bounds marked as not valid whose audits were looked at without a plan."""
     marked = summary.copy()
-    for audit, listed in _unplanned(folder, audits).items():
+    for audit, listed in _unplanned(folder, experiment, experiment.audits).items():
         rows = (marked["audit"] == audit) & marked["is_valid"]
         rows &= ~marked["threshold_rule"].map(_is_anytime)
         note = f"{LOOKED_BEFORE} {listed} runs); "
@@ -55,23 +63,22 @@ def with_unplanned_looks(
     return marked
 
 
-def unplanned_looks_in_words(
-    folder: Path, audits: Mapping[str, Audit], rules: Iterable[str]
-) -> str:
+def unplanned_looks_in_words(folder: Path, experiment: Experiment, audits: Sequence[str]) -> str:
     """Which bounds of a figure do not hold because they were made after a look without a plan.
 
     Args:
         folder: of the results.
+        experiment: what was run.
         audits: those in the figure.
-        rules: the threshold rules of the experiment.
 
     Returns:
         A note for the figure; empty if all of its bounds hold.
     """
-    valid = [rule for rule in map(threshold_rule_named, rules) if rule.is_valid]
+    rules = map(threshold_rule_named, experiment.settings.threshold_rules)
+    valid = [rule for rule in rules if rule.is_valid]
     if all(rule.anytime for rule in valid):
         return ""
-    unplanned = _unplanned(folder, audits)
+    unplanned = _unplanned(folder, experiment, audits)
     parts = []
     for listed in dict.fromkeys(unplanned.values()):
         names = [audit for audit, numbers in unplanned.items() if numbers == listed]
@@ -91,40 +98,45 @@ def _is_anytime(rule: str) -> bool:
     return rule in threshold_rule_names() and threshold_rule_named(rule).anytime
 
 
-def _unplanned(folder: Path, audits: Mapping[str, Audit]) -> dict[str, str]:
+def _unplanned(folder: Path, experiment: Experiment, audits: Iterable[str]) -> dict[str, str]:
     """The numbers of runs at which bounds were seen without a plan, listed for each such audit."""
-    path = folder / LOOKS
+    stored = _stored(folder)
     unplanned: dict[str, str] = {}
-    for audit, numbers in read_json(path).items() if path.exists() else ():
-        if audit in audits:
-            num_runs = audits[audit].num_runs
-            listed = ", ".join(f"{number:,}" for number in numbers if number != num_runs)
-            unplanned |= {audit: listed} if listed else {}
+    for name in audits:
+        audit = experiment.audits[name]
+        # A look that is named after it was made is no planned one.
+        numbers = {
+            num_runs
+            for num_runs, planned in stored.get(_runs_of(experiment, name), [])
+            if num_runs != audit.num_runs and not (num_runs in planned and planned == audit.looks)
+        }
+        if numbers:
+            unplanned[name] = ", ".join(f"{number:,}" for number in sorted(numbers))
     return unplanned
 
 
-def _seen_in(folder: Path, experiment: Experiment) -> dict[str, list[int]]:
-    try:
-        stored = read_json(folder / LOOKS) if (folder / LOOKS).exists() else {}
-        before = read_experiment(folder / "experiment.json")
-    except (InputError, OSError):
+def _stored(folder: Path) -> dict[str, list[_Look]]:
+    """The looks of all runs that were seen in a folder, by what `_runs_of` calls them."""
+    if not (folder / LOOKS).exists():
         return {}
-    has_bounds = (folder / "summary.tsv").exists()
-    seen = {}
-    for name, audit in experiment.audits.items():
-        earlier = before.audits.get(name)
-        if earlier is None or not _has_same_runs(before, earlier, experiment, audit):
-            continue
-        numbers = {*stored.get(name, [])}
-        if has_bounds:
-            # A look that is named after it was made is no planned one.
-            looked_at = {earlier.num_runs, *(at for at in earlier.looks if at <= earlier.num_runs)}
-            numbers |= looked_at - ({*earlier.looks} if audit.looks == earlier.looks else set())
-        seen[name] = sorted(numbers)
-    return seen
+    stored = read_json(folder / LOOKS)
+    return {
+        runs: [(num_runs, tuple(planned)) for num_runs, planned in looks]
+        for runs, looks in stored.items()
+    }
 
 
-def _has_same_runs(before: Experiment, earlier: Audit, now: Experiment, audit: Audit) -> bool:
-    """Whether the runs of an audit of an earlier config are runs of one of this config, too."""
-    same = earlier.model_copy(update=_KEPT_RUNS) == audit.model_copy(update=_KEPT_RUNS)
-    return same and before.settings.datasets == now.settings.datasets
+def _runs_of(experiment: Experiment, name: str) -> str:
+    """A hash of all that decides the runs of an audit: whoever comes back to them finds the same.
+
+    The score is not part of it, because the same models are seen through each score.
+    """
+    resolved = experiment.audits[name].model_dump(mode="json")
+    kept = {key: value for key, value in resolved.items() if key not in _OF_SAME_RUNS}
+    used = {experiment.audits[name].dataset, (kept.get("pretraining") or {}).get("dataset")}
+    datasets = {
+        key: dataset.model_dump(mode="json")
+        for key, dataset in experiment.settings.datasets.items()
+        if key in used
+    }
+    return sha256_of_text(json.dumps([kept, datasets], sort_keys=True))

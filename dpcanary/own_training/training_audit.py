@@ -166,12 +166,12 @@ def audit_training(
     Args:
         train: trains one model and gives its score, or its score and Opacus's `PrivacyEngine`:
             `train(seed, world)`. In world 0 it trains on your data; in world 1 on your data with
-            one record changed, as the adjacency says. The score is a number that is higher if
-            world 0 is likelier, such as `loss_difference`. It must be a function of a module, or of
-            a script that calls this below `if __name__ == "__main__":`, because other processes
-            import it; with `num_workers=1`, any function will do. Before each call the generators
-            of Python, NumPy and PyTorch are seeded for the run; the training must not seed them
-            with a constant.
+            one record replaced (`substitute`), left out or zeroed. The score is a number that is
+            higher if world 0 is likelier, such as `loss_difference`. It must be a function of a
+            module, or of a script that calls this below `if __name__ == "__main__":`, because other
+            processes import it; with `num_workers=1`, any function will do. Before each call the
+            generators of Python, NumPy and PyTorch are seeded for the run; the training must not
+            seed them with a constant.
         num_runs: models, half of them in each world; even.
         delta: in (0, 1).
         folder: for the finished runs.

@@ -64,9 +64,8 @@ class FigureRules:
         kind = self.kinds[name]
         if not (figure.shown if "shown" in kind.keys else kind.has_bounds):
             return ""
-        audits = {audit: experiment.audits[audit] for audit in self._products.audits_of(name)}
-        rules = experiment.settings.threshold_rules
-        return unplanned_looks_in_words(Path(self._results), audits, rules)
+        audits = self._products.audits_of(name)
+        return unplanned_looks_in_words(Path(self._results), experiment, audits)
 
     def settings_of(self, kind: str) -> Callable[[Wildcards], str]:
         """The settings of a job of a figure: of its ceilings or its ratios."""

@@ -12,7 +12,12 @@ from scipy.stats import beta, binom, norm
 from dpcanary import Mechanism, assess_claim, estimate_epsilon
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation import error_rates, estimate_epsilon_at_looks, expected_bound
+from dpcanary.estimation import (
+    assess_claim_anytime,
+    error_rates,
+    estimate_epsilon_at_looks,
+    expected_bound,
+)
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 from dpcanary.estimation.threshold_rules import _halves
 
@@ -253,6 +258,24 @@ def test_the_p_value_of_one_score_per_world_is_known():
     separate = {"world0_scores": np.arange(60.0) + 60, "world1_scores": np.arange(60.0)}
     least = assess_claim(**separate, mechanism=0.5, num_simulations=99)
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out", "substitute"])
+def test_curves_that_differ_between_the_worlds_name_the_one_with_the_record(adjacency):
+    """Bounds by such a curve would not hold with the worlds the other way around."""
+    rng = np.random.default_rng(2)
+    scores = {"world0_scores": rng.normal(2, 1, 40), "world1_scores": rng.normal(0, 1, 40)}
+    mechanism = Mechanism(adjacency, sample_rate=0.5, num_steps=2, noise_multiplier=2.0)
+    exact = {**EXACT, "mechanism": mechanism, "delta": DELTA}
+    for result in (
+        estimate_epsilon(**scores, **exact),
+        assess_claim(**scores, mechanism=mechanism, num_simulations=99),
+        assess_claim_anytime(**scores, mechanism=mechanism),
+    ):
+        named = "; world 0 is the one with the record" in result.assumption
+        assert named is (adjacency != "substitute")
+    gaussian = estimate_epsilon(**scores, delta=DELTA), assess_claim(**scores, mechanism=1.0)
+    assert not any("the record" in result.assumption for result in gaussian)
 
 
 SCORED = {"world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "delta": DELTA}

@@ -361,3 +361,6 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     for num_runs in (8, 12, 12):
         assert "NOT" not in run(num_runs, looks=[8, 12], **other)
     assert "with 8, 12 runs" in " ".join(run(24, looks=[8, 12, 24], **other).split())
+    # Whoever comes back to runs that were seen has seen them.
+    assert "NOT" not in run(10, score="transcript")
+    assert "with 8, 12, 16, 20 runs" in " ".join(run(40).split())
