@@ -31,8 +31,8 @@ from dpcanary.training.training_settings import Loss
 _RECORDS_TOGETHER = 512
 # Bytes of the activations that are held at once; larger batches are split.
 _BYTES_AT_ONCE = 2**29
-# Of runs that step together on a GPU, where each part of a batch costs milliseconds of the host. The
-# planned memory counts the whole batch, by `bytes_per_run`.
+# On a GPU, where runs step together, each part of a batch costs milliseconds of the host. Planned
+# memory counts the whole batch, by `bytes_per_run`.
 _GPU_BYTES_AT_ONCE = 2**33
 # Copies of a layer's inputs and outputs at a time: activations, gradients and patches.
 _COPIES = 4
