@@ -125,7 +125,7 @@ class Journal:
 
     Attributes:
         runs: by index.
-        looks: the numbers of runs that were evaluated before, ascending.
+        looks: the numbers of runs that were evaluated before, each with the looks planned then.
     """
 
     def __init__(self, path: Path, *, train: Train, seed: int) -> None:
@@ -137,7 +137,7 @@ class Journal:
         """
         self._path = path
         self.runs: dict[int, OwnRun] = {}
-        self.looks: list[int] = []
+        self.looks: list[tuple[int, tuple[int, ...]]] = []
         header = {"seed": seed, "training": _fingerprint(train)}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(f"{path}.lock", timeout=0)
@@ -162,11 +162,21 @@ class Journal:
         self.runs[run.run] = run
         self._append(asdict(run))
 
-    def add_look(self, num_runs: int) -> None:
-        """Notes that so many runs are evaluated."""
-        if num_runs not in self.looks:
-            self.looks = sorted([*self.looks, num_runs])
-            self._append({"look": num_runs})
+    def add_look(self, num_runs: int, planned: tuple[int, ...] = ()) -> None:
+        """Notes that so many runs are evaluated, and which looks are planned."""
+        if (num_runs, planned) not in self.looks:
+            self.looks.append((num_runs, planned))
+            self._append({"look": num_runs, "planned": planned})
+
+    def unplanned_looks(self, num_runs: int, planned: tuple[int, ...]) -> list[int]:
+        """At which other numbers of runs a bound was seen; one planned afterwards is one, too."""
+        return sorted(
+            {
+                look
+                for look, planned_then in self.looks
+                if look != num_runs and not (look in planned and planned_then == planned)
+            }
+        )
 
     def _read(self, header: dict[str, object]) -> None:
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
@@ -178,7 +188,11 @@ class Journal:
         try:
             kept_header, *entries = [unsealed(dict(json.loads(line)), self._path) for line in whole]
             runs = [_run_of(entry) for entry in entries if "look" not in entry]
-            self.looks = sorted(int(entry["look"]) for entry in entries if "look" in entry)
+            self.looks = [
+                (int(entry["look"]), tuple(entry.get("planned", ())))
+                for entry in entries
+                if "look" in entry
+            ]
         except InputError:
             raise
         except (ValueError, TypeError):

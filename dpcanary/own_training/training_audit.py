@@ -230,11 +230,11 @@ def audit_training(
         runs = [journal.runs[run] for run in range(num_runs)]
         scores, mechanism = _scores(runs), _accounted(runs)
         estimate = _estimate(scores, options, looks)
-        unplanned = [look for look in journal.looks if look not in (num_runs, *looks)]
+        unplanned = journal.unplanned_looks(num_runs, looks)
         if anytime:  # it may be looked at from here on, which spoils the bounds of other rules
             unplanned = []
             journal.add_look(_FEWEST_RUNS)
-        journal.add_look(num_runs)
+        journal.add_look(num_runs, looks)
     finally:
         journal.close()
     if unplanned:

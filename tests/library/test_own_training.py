@@ -351,6 +351,15 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(before, now, tmp_path):
     assert "≥" not in text
 
 
+def test_a_look_that_is_named_after_it_was_made_is_not_planned(tmp_path):
+    options = {"threshold_rule": "combined", "folder": tmp_path}
+    assert audit(gaussian, num_runs=20, looks=[20, 40], **options).estimate.is_valid
+    assert audit(gaussian, num_runs=40, looks=[20, 40], **options).estimate.is_valid
+    later = audit(gaussian, num_runs=60, looks=[20, 40, 60], **options)
+    assert "with 20, 40 runs" in later.estimate.assumption
+    assert not later.estimate.is_valid
+
+
 def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):
     """Two tests at 0.05 would call a right training wrong in nearly a tenth of all audits."""
     known, train = {"significance": 0.1, "threshold_rule": "rank_sum"}, accounted((2.0, 1.0, 4))
