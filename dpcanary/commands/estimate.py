@@ -249,9 +249,10 @@ def estimate(
     p_value = None
     if claimed_epsilon is not None:
         p_value = _p_value(scores_of_worlds, bounds[0], claimed_epsilon)
+    of_membership = scores_of_worlds.of_membership or adjacency == Adjacency.ADD_REMOVE
     notes = (
         _scores_in_words(scores, scores_of_worlds, ceiling, adjacency),
-        "" if one_run or not scores_of_worlds.of_membership else _IF_ONE_TRAINING,
+        _IF_ONE_TRAINING if of_membership and not one_run else "",
         _claim_in_words(bounds[0], claimed_epsilon, p_value),
         f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
         if is_independent and shown.advantage > 0

@@ -63,11 +63,12 @@ def plan(
         float | None, typer.Option(help="Of one training, to print the time of all.")
     ] = None,
     pilot: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             "--from",
-            help="In place of a training: a file of scores of a few runs, as `estimate` takes it."
-            " Says how many new runs show more than --exceed, if they are like these.",
+            help="In place of a training: a file of scores of a few runs, as `estimate` takes it;"
+            " twice for a file of each world. Says how many new runs show more than --exceed, if"
+            " they are like these.",
         ),
     ] = None,
     score_column: ScoreColumn = "score",
@@ -98,15 +99,22 @@ def plan(
     if config is not None:
         _plan_config(config, as_json=as_json)
         return
-    if pilot is not None:
+    if pilot:
         if exceed is None or delta is None:
             raise typer.BadParameter("--from: give --exceed and --delta")
         from dpcanary.scoring.world_scores import read_world_scores
 
-        scores = read_world_scores(pilot, score=score_column, world=world_column, world0=world0)
+        if pilot[0].is_dir():
+            raise InputError(
+                f"{pilot[0]} has scores of the records of one model, which are no runs; what one"
+                " training shows does not follow from a pilot, see docs/one_run.md"
+            )
+        if len(pilot) > 2:
+            raise typer.BadParameter("--from: give one file, or one of each world")
+        scores = read_world_scores(*pilot, score=score_column, world=world_column, world0=world0)
         _plan_from(
             scores.swapped if lower else scores,
-            name=pilot,
+            name=" and ".join(map(str, pilot)),
             exceed=exceed,
             delta=delta,
             significance=significance,
@@ -204,7 +212,7 @@ def _check(significance: float, num_runs: Sequence[int], seconds_per_run: float 
 def _plan_from(
     scores: "WorldScores",
     *,
-    name: Path,
+    name: str,
     exceed: float,
     delta: float,
     significance: float,
@@ -233,6 +241,10 @@ def _plan_from(
     notes = (
         f"{name}: a pilot of {count:,} runs. New runs that show more than {exceed:g} at delta"
         f" {delta:g} in {power:.0%} of audits, half of them in each world:",
+        "These are taken as the scores of a training each; a pilot of records of one training says"
+        " nothing of runs."
+        if scores.of_membership
+        else "",
         "The limits are a 90 % bootstrap interval of the pilot's AUC. All holds for new runs like"
         " these, with the default rule, if the trade-off curve is Gaussian. Leave the pilot out of"
         " the bound: its scores chose the number of runs. Or estimate all runs by rule `anytime`,"
@@ -240,7 +252,10 @@ def _plan_from(
     )
     print_answer(
         {"num_pilot": count, "exceed": exceed, "power": power, **vars(pilot_plan)},
-        "\n\n".join([wrapped(notes[0]), "\n".join(table_lines(header, rows)), wrapped(notes[1])]),
+        "\n\n".join(
+            [wrapped(notes[0]), "\n".join(table_lines(header, rows))]
+            + [wrapped(note) for note in notes[1:] if note]
+        ),
         as_json=as_json,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpcanary.adversaries.catalogue import adversary_names
+from dpcanary.adversaries.catalogue import adversary
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.files import Arrays, read_npz, shape_in_npz
 from dpcanary.core.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
@@ -105,8 +105,8 @@ def _checked(folder: Path, product: Product) -> Path | None:
 
 _MOST_ROWS, _CONFIG = 40, "experiment.json"
 _SUBSTITUTE = Adjacency.SUBSTITUTE.value
-# The canaries whose row is stated first, if there is one.
-_FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
+# The canaries whose row is stated first, if there is one; other crafted ones come in between.
+_CRAFTED_FIRST, _REAL_FIRST = ("gradient", "crafted_input"), ("mislabeled", "natural")
 # Which conversion is shown, if there are several.
 _CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
 _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
@@ -314,7 +314,9 @@ def first_row(table: pd.DataFrame) -> "pd.Series[Any]":
 
     It is not chosen by its result.
     """
-    order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
+    others = [name for name in table["canary"] if name not in (*_CRAFTED_FIRST, *_REAL_FIRST)]
+    crafted = [name for name in others if not adversary(name).is_real]
+    order = [*_CRAFTED_FIRST, *crafted, *_REAL_FIRST, *others]
     ranks = table["canary"].map(order.index)
     row: pd.Series[Any] = table[ranks == ranks.min()].iloc[0]
     return row

@@ -27,7 +27,10 @@ def check_figures(experiment: Experiment) -> None:
             try:
                 function_named(kind.check_rows)(rows, **options)
             except InputError as error:
-                raise InputError(f"figures.{name}: {error}") from None
+                raise InputError(
+                    f"figures.{name}: {error} (its sweeps are entries of audits: give audits that"
+                    " it cannot show together entries of their own)"
+                ) from None
 
 
 def _planned_row(resolved: dict[str, Any], audit: str) -> dict[str, Any]:

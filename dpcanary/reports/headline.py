@@ -122,7 +122,8 @@ class Headline:
                 note = f"Each bound has {self.confidence} confidence, and their mean has none."
             entries.append(("shown", self.shown, _on_bar(self.shown, self.bounds), label, note))
         if self.real:
-            note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
+            difference = self.real.difference
+            note = f"{difference[:1].upper()}{difference[1:]}, {self.adjacency} adjacency."
             label = f"Shown with a real record{_mean(self.real.bounds)}"
             note += (
                 f" A lower bound with {self.confidence} confidence, if it was chosen beforehand."
@@ -458,7 +459,11 @@ def bound_sentences(
     }
     entry = RANK_RULES.__getitem__ if of_ranks else threshold_rule_named
     of_rules = {rule: entry(rule).sentence for rule in rules}
-    sentences = [f"Threshold rule {rule}: {text}." for rule, text in of_rules.items() if text]
+    sentences = [
+        f"Threshold rule {rule}: {text.removesuffix('.')}."
+        for rule, text in of_rules.items()
+        if text
+    ]
     silent = [rule for rule, text in of_rules.items() if not text]
     if silent:
         sentences.append(f"Threshold rule {' and '.join(silent)}: describe it here.")

@@ -28,13 +28,16 @@ _READ: dict[str, Callable[[Path], Columns]] = {
 }
 # Pairs of arrays that hold the scores of world 0 and of world 1, without "scores" and the like in
 # their names. All but the first are of records in the training data and of others: those of
-# PrivacyGuard are called train and test, those of jax_privacy in_canary and out_canary.
+# PrivacyGuard are called train and test, or df_train_user and df_test_user, those of jax_privacy
+# in_canary and out_canary.
 _PAIRS = (
     ("world0", "world1"),
     ("member", "nonmember"),
     ("member", "other"),
     ("in", "out"),
     ("train", "test"),
+    ("train", "holdout"),
+    ("dftrainuser", "dftestuser"),
     ("incanary", "outcanary"),
 )
 # A column that is 1 for records in the training data; LiRA calls it keep.
@@ -353,6 +356,12 @@ def _of_members(
     path: Path, values: NDArray[Any], keep: Path, is_member: NDArray[Any]
 ) -> WorldScores:
     """Scores of shape (n,) or (n, augmentations), and which of them are of members."""
+    if values.ndim == is_member.ndim == 2 and values.shape == is_member.shape:
+        raise InputError(
+            f"{path} and {keep} have shape {values.shape}: if a row is a model and a column a"
+            " record, save one row of both, the records of one model (with --one-run), or one"
+            " column, the models of one record"
+        )
     scores = _scores(path, "score", values.mean(axis=1) if values.ndim == 2 else values)
     if is_member.shape != scores.shape:
         raise InputError(

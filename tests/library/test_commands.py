@@ -303,7 +303,7 @@ def frames_of_privacyguard(folder: Path) -> list[str]:
     """`df_train_user` and `df_test_user` of its `AggregateAnalysisInput`, saved by their owner."""
     return [
         saved(folder, name, user_id=range(len(scores)), score=scores, score_orig=0.5)
-        for name, scores in (("train.csv", FIRST), ("test.parquet", SECOND))
+        for name, scores in (("df_train_user.csv", FIRST), ("df_test_user.parquet", SECOND))
     ]
 
 
@@ -354,6 +354,13 @@ OTHER_TOOLS: dict[str, Callable[[Path], list[str]]] = {
         saved(folder, loss=-JOINED, split=LABELS),
         *("--score-column=loss", "--world-column=split", "--world0=member", "--lower-is-world0"),
     ],
+    "holdout": table(
+        "a.csv",
+        "split",
+        np.where(IS_FIRST, "train", "holdout"),
+        "--world-column=split",
+        "--world0=train",
+    ),
     "objects": lambda folder: json_of(
         folder, pd.DataFrame({"score": JOINED, "member": IS_FIRST}).to_dict("records")
     ),
@@ -399,6 +406,12 @@ def test_scores_of_other_tools(tool, tmp_path):
     assert "give --one-run" not in printed(*asked[:-2], "--one-run")
     named = printed(*asked, "--adjacency", "zero_out")
     assert f"least {number:.2f} under zero-out adjacency" in " ".join(named.split())
+
+
+def test_scores_of_several_models_and_records_are_refused(tmp_path):
+    both = two_files(tmp_path, np.arange(12.0).reshape(3, 4), np.arange(12).reshape(3, 4) % 2)
+    with pytest.raises(InputError, match="save one row of both, the records of one model"):
+        printed("estimate", *both, "--delta", "1e-6")
 
 
 def test_a_claimed_epsilon_has_a_p_value(tmp_path):
@@ -600,6 +613,15 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     assert as_json("plan", *options)["runs"] == [None] * 3
     assert printed("plan", *options).count("none is enough") == 3 == len(asked)
     assert "--from: give --exceed and --delta" in refused("plan", *options[:2])
+    of_two = two_files(tmp_path, -world0, -world1)
+    options[:4] = ["--from", of_two[0], "--from", of_two[1], "--exceed", "3.5"]
+    assert as_json("plan", *options)["mu"] == found["mu"]
+    assert "give one file, or one of each world" in refused("plan", *options, "--from", path)
+    with pytest.raises(InputError, match="the records of one model, which are no runs"):
+        printed("plan", "--from", *lira(tmp_path), *options[4:])
+    members = two_arrays("members", "others")(tmp_path)
+    text = " ".join(printed("plan", "--from", *members, *options[4:]).split())
+    assert "a pilot of records of one training says nothing of runs" in text
 
 
 def test_a_plan_without_anything_to_exceed_is_refused(simulated):
