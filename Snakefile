@@ -12,6 +12,7 @@ report: "report/workflow.rst"
 
 
 from dpcanary.experiment.results_lock import BY_COMMAND, hold_lock
+from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import end_with_command, print_failure, print_success
 
 if workflow.is_main_process:
@@ -50,6 +51,8 @@ onstart:
             hold_lock(Path(RESULTS))
         except InputError as error:
             raise WorkflowError(str(error)) from None
+    if IS_MAIN:  # before results of other numbers of runs take the place of these
+        record_looks(Path(RESULTS))
     if SERVER:
         SERVER.start()
 

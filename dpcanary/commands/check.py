@@ -231,6 +231,8 @@ def _records(
         features, label_column=label_column, label_kind=label_kind_of(loss), preparation=preparation
     ).training
     inputs = torch.from_numpy(records.features)
+    if inputs.dtype is torch.uint8:  # of images, which an audit standardises
+        inputs = inputs / 255
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     return joined(inputs, torch.from_numpy(records.labels))
 

@@ -93,7 +93,8 @@ class Preparation(ClosedModel):
             raise InputError(
                 f"{where}: {unknown.sum():,} records have a label that is missing or that none of"
                 f" the adversary's records has, first record {row} ({cells.iloc[row]}); remove"
-                " them, or leave the adversary more records"
+                " them, or leave the adversary more records; for labels that are measured,"
+                " --loss squared_error"
             )
         return labels
 

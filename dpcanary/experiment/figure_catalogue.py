@@ -211,10 +211,10 @@ _KINDS = (
             "axis false negatives (world 0 taken for world 1).",
             "Black curves are the fewest errors that the accounted privacy of the same training"
             " allows, under substitute adjacency (solid) and add/remove adjacency (dashed).",
-            "An attack in the shaded region makes fewer errors than the add/remove epsilon "
-            "would allow if it covered substitutions. Where its band lies in the region as a "
-            "whole, this is evidence that that epsilon does not protect against learning which of "
-            "two records was used.",
+            "An attack in the shaded region makes fewer errors than the add/remove curve would "
+            "allow if it covered substitutions. Where its band lies in the region as a whole, this "
+            "is evidence that this curve does not hold for substitutions. It speaks against the "
+            "add/remove epsilon only where a bound exceeds it.",
             "For audits of membership alone (add/remove or zero-out adjacency), the curve of "
             "that adjacency is the only black one, and solid.",
             "Where a figure shows curves of bounds, dashed coloured curves are those of the "

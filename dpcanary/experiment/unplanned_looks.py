@@ -15,37 +15,41 @@ from dpcanary.core.files import read_json, sha256_of_text, write_text
 from dpcanary.errors import InputError
 from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named, threshold_rule_names
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
+from dpcanary.experiment.products import Products
 from dpcanary.experiment.summary import NOT_VALID
 
 LOOKS = "looks.json"
 LOOKED_BEFORE = "NOT a valid bound (the audit was looked at before, with"
-# Audits that differ in these alone have the same runs.
-_OF_SAME_RUNS = ("num_runs", "num_repeats", "looks", "runs_per_shard", "runs_at_once", "score")
+# Audits that differ in these alone have the same runs; a dataset counts by what it holds.
+_OF_SAME_RUNS = (
+    *("num_runs", "num_repeats", "looks", "runs_per_shard", "runs_at_once", "record_every"),
+    *("score", "dataset"),
+)
 # A number of runs at which a bound was seen, and the looks that were planned then.
 _Look = tuple[int, tuple[int, ...]]
 
 
-def record_looks(folder: Path, experiment: Experiment) -> None:
-    """Remembers the looks at the bounds in a folder that no config had planned, before more runs.
+def record_looks(folder: Path) -> None:
+    """Remembers at which numbers of runs there are bounds in a folder, before more runs are made.
 
     Args:
-        folder: of the results; nothing is written if it has no summary.
-        experiment: what is run now. Looks of the last one are added to those that are stored.
+        folder: of the results; nothing is written if it has no bounds.
     """
     try:
         before = read_experiment(folder / "experiment.json")
     except (InputError, OSError):
         return
-    if experiment == before or not (folder / "summary.tsv").exists():
-        return
+    products, all_seen = Products(before), (folder / "summary.tsv").exists()
     stored = _stored(folder)
     for name, audit in before.audits.items():
-        looks = stored.setdefault(_runs_of(before, name), [])
-        for num_runs in {audit.num_runs, *(at for at in audit.looks if at <= audit.num_runs)}:
-            if (num_runs, audit.looks) not in looks:
-                looks.append((num_runs, audit.looks))
-    texts = {runs: sorted(looks) for runs, looks in stored.items()}
-    write_text(folder / LOOKS, json.dumps(texts, indent=1) + "\n")
+        if all_seen or (folder / products.estimates(name).path).exists():
+            looks = stored.setdefault(_runs_of(before, name), [])
+            for num_runs in {audit.num_runs, *(at for at in audit.looks if at <= audit.num_runs)}:
+                if (num_runs, audit.looks) not in looks:
+                    looks.append((num_runs, audit.looks))
+    if stored != _stored(folder):
+        texts = {runs: sorted(looks) for runs, looks in stored.items()}
+        write_text(folder / LOOKS, json.dumps(texts, indent=1) + "\n")
 
 
 def with_unplanned_looks(
@@ -131,12 +135,13 @@ def _runs_of(experiment: Experiment, name: str) -> str:
 
     The score is not part of it, because the same models are seen through each score.
     """
-    resolved = experiment.audits[name].model_dump(mode="json")
-    kept = {key: value for key, value in resolved.items() if key not in _OF_SAME_RUNS}
-    used = {experiment.audits[name].dataset, (kept.get("pretraining") or {}).get("dataset")}
-    datasets = {
-        key: dataset.model_dump(mode="json")
-        for key, dataset in experiment.settings.datasets.items()
-        if key in used
-    }
+    audit = experiment.audits[name]
+    kept = {k: v for k, v in audit.model_dump(mode="json").items() if k not in _OF_SAME_RUNS}
+    used = [audit.dataset, audit.pretraining.dataset if audit.pretraining else None]
+    if audit.pretraining:
+        kept["pretraining"]["dataset"] = None
+    datasets = [
+        experiment.settings.datasets[dataset].model_dump(mode="json") if dataset else None
+        for dataset in used
+    ]
     return sha256_of_text(json.dumps([kept, datasets], sort_keys=True))

@@ -321,7 +321,8 @@ def _limits_note(points: pd.DataFrame, rows: pd.DataFrame) -> str:
     if above:
         return (
             f"{above} of {len(points)} points exceed the accounted ε; a valid bound may do so with"
-            f" a probability of {100 * rows['significance'].iloc[0]:g} %"
+            f" a probability of at most {100 * rows['significance'].iloc[0]:g} %, if its assumption"
+            " holds"
         )
     if (points["epsilon"] + points["error_bar"] > points["limit"]).any():
         return "Bars are the error of a mean: where they cross the accounted ε, no mean exceeds it"

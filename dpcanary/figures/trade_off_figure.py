@@ -113,7 +113,7 @@ def _legend(
     exact = [style.EXACT[name] for name in style.EXACT if any(name in a.profiles for a in attacks)]
     shade = Patch(
         color=style.SHADE,
-        label="fewer errors than the add/remove epsilon would allow if it covered substitutions",
+        label="fewer errors than the add/remove curve would allow if it covered substitutions",
     )
     return [
         ["measured:", *(style.canary_options(*canary) for canary in series)],

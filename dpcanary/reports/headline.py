@@ -126,7 +126,8 @@ class Headline:
             note = f"{difference[:1].upper()}{difference[1:]}, {self.adjacency} adjacency."
             label = f"Shown with a real record{_mean(self.real.bounds)}"
             note += (
-                f" A lower bound with {self.confidence} confidence, if it was chosen beforehand."
+                f" A lower bound {self._bounded} with {self.confidence} confidence, if it was"
+                " chosen beforehand and the conditions below hold."
                 if self.real.bounds == 1
                 else f" Each bound has {self.confidence} confidence, and their mean has none."
             )
@@ -282,8 +283,9 @@ class Headline:
             return
         number, attack = rounded_down(self.real.shown), self.real.attack
         sentence = (
-            f"With a real record, at least {number} is shown, by an attack on {attack}, with"
-            f" {self.confidence} confidence for this attack alone."
+            f"By an attack with a real record, on {attack}, epsilon {self._bounded} is at least"
+            f" {number}, with {self.confidence} confidence for this attack alone, if the conditions"
+            " below hold."
         )
         if self.real.bounds > 1:
             sentence = (
@@ -298,6 +300,11 @@ class Headline:
         yield sentence
 
     @property
+    def _bounded(self) -> str:
+        """Whose epsilon the lower bounds are of."""
+        return "of what is released" if self.conversion is Conversion.DIRECT else "of the mechanism"
+
+    @property
     def _conditions(self) -> list[str]:
         """What the lower bound rests on, and whose epsilon it bounds."""
         delta = f"All epsilons are at delta {self.delta:g}."
@@ -308,7 +315,11 @@ class Headline:
             bounded = _BOUND_ON_RELEASED
             if self.conversion is not Conversion.DIRECT:
                 bounded = _BOUND_ON_MECHANISM
-        return [delta, f"The lower bound assumes: {self.assumption.removesuffix('.')}.", bounded]
+        assumed = "The lower bound assumes"
+        if self.real:
+            assumed = "The lower bounds assume"
+            bounded = bounded.replace("The lower bound is one", "Both are bounds")
+        return [delta, f"{assumed}: {self.assumption.removesuffix('.')}.", bounded]
 
 
 _ONLY_IF = (

@@ -38,6 +38,8 @@ _TRIALS, _TRIALS_IN_HALF, _MOST_NUMBERS = 2, 32, 20_000_000
 _MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
 _STEPS_BETWEEN_LOOKS = 64
+# PyTorch draws seeds of its own from far more numbers.
+_LARGEST_SET_SEED = 2**32
 # Factors and norms of noisy gradients that are clipped once more agree up to this.
 _CLIPPED = 1e-3
 # Steps in a row whose divisor is the size of the batch that was drawn, and different sizes among
@@ -320,7 +322,7 @@ class WatchedOptimizer:
             )
 
     def _name_what_is_not_seen(self) -> None:
-        parts = (self._elsewhere, self._statistics.not_seen)
+        parts = (self._elsewhere, self._statistics.not_seen, _noise_seed_in_words(self._optimizer))
         self.recorder.not_seen = "; ".join(filter(None, parts))
 
     def _look_at_buffers(self) -> None:
@@ -682,6 +684,21 @@ class WatchedOptimizer:
     def _names(self) -> list[str]:
         names = self._model.names
         return [names.get(id(p), f"parameter {place}") for place, p in enumerate(self._parameters)]
+
+
+def _noise_seed_in_words(optimizer: Any) -> str:
+    """What a seed that somebody has set lets others compute; empty if PyTorch has drawn it."""
+    generator = optimizer.generator
+    if generator is None:
+        on_gpu = any(parameter.is_cuda for parameter in optimizer.params)
+        seed = torch.cuda.initial_seed() if on_gpu else torch.initial_seed()
+    else:
+        seed = generator.initial_seed()
+    if seed > _LARGEST_SET_SEED:
+        return ""
+    return (
+        f"who knows the seed of the noise, {seed}: whoever knows or guesses it computes the noise"
+    )
 
 
 def _optimizers() -> list[Any]:

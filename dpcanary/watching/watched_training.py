@@ -59,7 +59,8 @@ _LEAST_EXACT = 10
 
 _EXCEEDS = (
     "The first bound exceeds what is accounted: by the chance that its confidence leaves, or since"
-    " the noise is not independent, or the training is not what was accounted."
+    " the noise is not independent, or the mechanism's curve is not that of its conversion, or the"
+    " training is not what was accounted."
 )
 
 

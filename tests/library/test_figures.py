@@ -76,7 +76,7 @@ def test_thinning_keeps_ends_and_shape():
 def test_trade_off_table_holds_measured_and_accounted_curves():
     attacks = [attack(), attack("natural", audit="natural-1")]
     figure, table = draw("trade_off", attacks)
-    words = "fewer errors than the add/remove epsilon would allow if it covered substitutions"
+    words = "fewer errors than the add/remove curve would allow if it covered substitutions"
     assert words in legend(figure)
     measured = table[(table["audit"] == "natural-1") & (table["series"] == "measured")]
     world0, world1 = attacks[1].world0_scores, attacks[1].world1_scores

@@ -456,7 +456,7 @@ def test_labels_that_are_missing_or_padded_are_so_in_plain_tables_too(tmp_path):
         found = read_source(str(file), label_column="pet")
         assert (found.training.labels.tolist(), found.class_names) == ([0, 0, 1, 1], ("cat", "dog"))
     path.write_text("a,label\n1,cat\n2,?\n3,dog\n4,-\n")
-    with pytest.raises(InputError, match=r"2 missing +remove these rows"):
+    with pytest.raises(InputError, match=r"2 missing +left to you: remove these rows"):
         read_source(str(path))
 
 

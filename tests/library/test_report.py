@@ -67,7 +67,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({}, f"This is above the add/remove epsilon, {DIFFERENT}.", "on average"),
     # A real record stands beside a crafted attack.
     (CRAFTED, "This is not compared with a real record, which may leak less.", ""),
-    (BESIDE, "With a real record, at least 6.03 is shown, by an attack on 900 mo", "No audit h"),
+    (BESIDE, "By an attack with a real record, on 900 models", "No audit h"),
     (BESIDE, "This is the largest of 2 such results: its confidence is lower", ""),
     ({"is_real": True}, "epsilon is at most", "real record"),
     ({"is_real": None}, "epsilon is at most", "real record"),
@@ -304,7 +304,7 @@ def _report_after(folder: Path, *all_runs: int, growing: str, **changes: object)
              "conversions": ["direct"],
              "audits": {name: settings | {"num_runs": number} for name, number in runs.items()}}
         )  # fmt: skip
-        record_looks(folder, experiment)
+        record_looks(folder)
         (folder / "experiment.json").write_text(experiment.to_json())
         known = {"canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": 2.0}
         known |= {"threshold_rule": "combined", "epsilon_lower": 1.0, "assumption": "a curve"}

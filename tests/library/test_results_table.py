@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from dpcanary.audits.audit_results import AuditResults
 from dpcanary.cli import app
+from dpcanary.core.files import write_text
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.data.canaries import CanarySet, GradientCanary, write_canaries
 from dpcanary.data.dataset_settings import DatasetStage
@@ -25,6 +26,7 @@ from dpcanary.data.sources import load_records
 from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_table import (
     above_in_words,
@@ -335,7 +337,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
             {"experiment": "e", "delta": 1e-5, "threshold_rules": [rule],
              "audits": {"a": {"sample_rate": 0.5, "num_runs": num_runs, **audit}}}
         )  # fmt: skip
-        record_looks(tmp_path, experiment)
+        record_looks(tmp_path)
         (tmp_path / "experiment.json").write_text(experiment.to_json())
         [product] = Products(experiment).summary(["a"])
         row = one(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
@@ -364,3 +366,8 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     # Whoever comes back to runs that were seen has seen them.
     assert "NOT" not in run(10, score="transcript")
     assert "with 8, 12, 16, 20 runs" in " ".join(run(40).split())
+    # Neither other recorded steps nor a figure alone, for which there is no summary, hide a look.
+    products = Products(read_experiment(tmp_path / "experiment.json"))
+    write_text(tmp_path / products.estimates("a").path, "seen")
+    (tmp_path / "summary.tsv").unlink()
+    assert "with 8, 12, 16, 20, 40 runs" in " ".join(run(80, record_every=1).split())

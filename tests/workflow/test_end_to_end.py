@@ -120,6 +120,16 @@ def test_thousands_of_shards_are_planned_in_seconds(num_shards, most_seconds, tm
 
 
 @pytest.mark.long
+def test_snakemake_alone_remembers_a_look_too(tmp_path):
+    drawn = {"canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": 2.0, "num_steps": 4}
+    config = {"experiment": "tiny", "delta": 1e-5, "audits": {"a": {**drawn, "num_runs": 40}}}
+    project = Project.new(tmp_path, config)
+    assert "You may state" in " ".join(project.run().split())
+    project.write(with_audit(config, "a", num_runs=60))
+    assert "(the audit was looked at before, with 40 runs)" in " ".join(project.run().split())
+
+
+@pytest.mark.long
 def test_a_damaged_shard_is_named_its_audit_alone_stops_and_the_next_run_goes_on(copy):
     shard = copy.results / "shards/other_rate/00001.npz"
     scores = copy.results / "scores/other_rate.npz"

@@ -62,10 +62,29 @@ _EXPLAINS: dict[str, set[str]] = {
 }
 
 
+# Causes that what was measured names, in words, and what may follow from them.
+_CAUSES = {
+    DUPLICATES: ("duplicate records in a batch", set[str]()),
+    noise.SAME_IN_ALL: (
+        "all trainings draw the same random numbers: the loop sets a constant seed, as the Trainer"
+        " of transformers does unless it is given one; take settings.seed here, and no seed that"
+        " others can know in your training",
+        _OF_SAMPLING | _OF_NOISE | {"empty batches"},
+    ),
+}
+
+
+def _cause(finding: TestedFinding) -> tuple[str, set[str]]:
+    for words, cause in _CAUSES.items():
+        if words in finding.measured:
+            return cause
+    return "", set()
+
+
 def _rank(finding: TestedFinding) -> int:
-    """Duplicate records first, then in the order above."""
+    """Causes that are known first, then in the order above."""
     order = [*_EXPLAINS]
-    if DUPLICATES in finding.measured:
+    if _cause(finding)[0]:
         return -1
     return order.index(finding.name) if finding.name in order else len(order)
 
@@ -146,11 +165,10 @@ class MechanismCheck(CheckResult):
         if not failing:
             return ""
         first, *others = failing
-        words = "duplicate records in a batch" if DUPLICATES in first.measured else first.meaning
-        text = f"Look first at: {first.name} ({words})."
-        following = [
-            finding.name for finding in others if finding.name in _EXPLAINS.get(first.name, ())
-        ]
+        cause, explained = _cause(first)
+        text = f"Look first at: {first.name} ({cause or first.meaning})."
+        explained = explained | _EXPLAINS.get(first.name, set())
+        following = [finding.name for finding in others if finding.name in explained]
         if following:
             text += f" From it may follow: {', '.join(following)}."
         return text

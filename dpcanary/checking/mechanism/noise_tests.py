@@ -38,6 +38,8 @@ _MOST_COORDINATES = 3_000
 _SAME = 0.005
 # Largest share of values that occur more than once. Of 10^4 numbers in single precision, a few do.
 _REPEATED = 0.02
+# What is said of a loop whose trainings have the same noise.
+SAME_IN_ALL = "those of all trainings are the same"
 # P-value of the noise's scale below which the scale is wrong.
 _OTHER_SCALE = 1e-4
 # So close, in standard deviations of the noise, an update is to what it would be without noise.
@@ -192,6 +194,8 @@ def _precision(evidence: Evidence) -> Measured:
     sizes = sizes[sizes > 0]
     share = 1 - len(np.unique(sizes)) / max(1, len(sizes))
     text = f"{share:.1%} of {len(sizes):,} values occur again"
+    if share > _REPEATED and len(silent) > 1 and np.allclose(silent, silent[0], rtol=1e-3):
+        text = f"{text}: {SAME_IN_ALL}"
     return Measured(text, [exact(share <= _REPEATED)])
 
 
