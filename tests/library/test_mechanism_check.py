@@ -175,6 +175,16 @@ def test_the_cause_is_named_first():
     assert found.ranked[0].name == "clipping"
     assert {"sampling rate", "clipping"} <= failing(found)
     assert "Look first at: clipping (the sensitivity is above C" in said(found)
+    settings = {"sample_rate": 0.5, "num_records": 20, "num_trainings": 10}
+    found = check_mechanism(with_constant_seed, **settings)
+    assert "precision of noise" in failing(found)
+    assert "Look first at: precision of noise (all trainings draw the same random" in said(found)
+    assert "From it may follow: new batch in each step" in said(found)
+
+
+def with_constant_seed(module, dataset, settings):
+    torch.manual_seed(42)
+    opacus(module, dataset, settings)
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -342,6 +343,26 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
     ]
     assert "column 'age': -999 in 6 rows, used as it is (--prepare: missing)" in of_age
     assert "column 'visits': 14 whole numbers: classes; if they are counts, for regr" in of_visits
+
+
+def test_grouped_thousands_and_measured_labels_are_left_to_the_user(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prices = 1000 * np.arange(60) + 100_000
+    table = pd.DataFrame({"income": [f"{p:,}" for p in prices], "diagnosis": prices + 500})
+    table.to_csv("mine.csv", index=False)
+    reads = (
+        partial(read_source, "mine.csv", label_column="diagnosis"),
+        partial(prepared, Path("mine.csv"), num_records=30),
+    )
+    for read in reads:
+        with pytest.raises(InputError, match="cannot be used") as error:
+            read()
+        assert re.search(
+            r"diagnosis +label +\d+ numbers +left to you: for regression: --l", str(error.value)
+        )
+        assert re.search(
+            r"income +text +thousands are grouped +left to you: write pl", str(error.value)
+        )
 
 
 def write_parts(table: pd.DataFrame) -> None:
