@@ -52,7 +52,10 @@ onstart:
         except InputError as error:
             raise WorkflowError(str(error)) from None
     if IS_MAIN:  # before results of other numbers of runs take the place of these
-        record_looks(Path(RESULTS))
+        try:
+            record_looks(Path(RESULTS))
+        except InputError as error:
+            raise WorkflowError(str(error)) from None
     if SERVER:
         SERVER.start()
 

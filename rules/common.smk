@@ -13,6 +13,7 @@ from dpcanary.experiment.data_files import DataFiles
 from dpcanary.experiment.config_parsing import read_config
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.products import Products
+from dpcanary.figures.planned import check_figures
 from dpcanary.workflow.audit_files import AuditRules
 from dpcanary.workflow.code_digests import check_functions, digest_of_code
 from dpcanary.workflow.figure_files import FigureRules
@@ -44,8 +45,9 @@ try:
     FILES = DataFiles(EXPERIMENT.settings)
     if not FILES.archive:  # else no model is made, and its module may be missing
         check_functions(EXPERIMENT.own_functions)
-    if IS_MAIN:  # as a module, another rule may make them
-        FILES.check()
+    if IS_MAIN:
+        check_figures(EXPERIMENT)
+        FILES.check()  # as a module, another rule may make them
     EXPERIMENT = FILES.with_hashes(EXPERIMENT)
     PRODUCTS = Products(EXPERIMENT)
     SOURCES = SourceRules(PRODUCTS, FILES)

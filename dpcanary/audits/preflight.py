@@ -23,7 +23,6 @@ from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment, read_config
 from dpcanary.experiment.data_files import DataFiles
 from dpcanary.experiment.experiment_config import Dataset, Experiment, read_experiment
-from dpcanary.figures.planned import check_figures
 from dpcanary.training.training_settings import TrainingStage, is_own
 
 # The resolved config, in the folder of results; the runner removes that of another config.
@@ -84,12 +83,11 @@ def needs_check(experiment: Experiment, results: Path) -> bool:
 
 
 def check_experiment(experiment: Experiment, *, device_is_here: bool) -> None:
-    """Looks at figures, the device, how datasets are split, and models on records of their shape.
+    """Looks at the device, how each dataset is split, and each model on records of its shape.
 
     Raises:
-        InputError: names the figure, the dataset or the audit, and says what is wrong.
+        InputError: names the dataset or the audit, and says what is wrong.
     """
-    check_figures(experiment)
     settings = experiment.settings
     if device_is_here:
         from dpcanary.core.devices import chosen_device

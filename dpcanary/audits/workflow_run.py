@@ -22,6 +22,7 @@ from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON, locked, write_holder
 from dpcanary.experiment.results_table import asks_for_all, print_ending
 from dpcanary.experiment.unplanned_looks import record_looks
+from dpcanary.figures.planned import check_figures
 
 # A rule that trains a few models, and makes no results.
 ESTIMATE_COST = "estimate_cost"
@@ -117,6 +118,7 @@ def run_snakemake(
     """
     require("torch", "snakemake")
     experiment = parse_experiment(read_config(config))
+    check_figures(experiment)
     makes_all = asks_for_all(targets) and not any(map(_only_looks, options))
     # With other keys on the command line, the file is not the whole config.
     is_whole = not any(map(_adds_keys, options))

@@ -227,14 +227,14 @@ def _records(
 
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
 
-    records = read_source(
+    source = read_source(
         features, label_column=label_column, label_kind=label_kind_of(loss), preparation=preparation
-    ).training
-    inputs = torch.from_numpy(records.features)
-    if inputs.dtype is torch.uint8:  # of images, which an audit standardises
-        inputs = inputs / 255
+    )
+    inputs = torch.from_numpy(source.training.features)
+    if source.kind == "images" and inputs.dtype is torch.uint8:
+        inputs = inputs / 255  # an audit standardises them
     inputs = inputs.float() if inputs.is_floating_point() else inputs
-    return joined(inputs, torch.from_numpy(records.labels))
+    return joined(inputs, torch.from_numpy(source.training.labels))
 
 
 def _loaded(place: str) -> Any:

@@ -249,7 +249,8 @@ def estimate(
     p_value = None
     if claimed_epsilon is not None:
         p_value = _p_value(scores_of_worlds, bounds[0], claimed_epsilon)
-    of_membership = scores_of_worlds.of_membership or adjacency == Adjacency.ADD_REMOVE
+    # Then scores may be of records of one training.
+    of_membership = adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     notes = (
         _scores_in_words(scores, scores_of_worlds, ceiling, adjacency),
         _IF_ONE_TRAINING if of_membership and not one_run else "",

@@ -102,9 +102,9 @@ def plan(
     if pilot:
         if exceed is None or delta is None:
             raise typer.BadParameter("--from: give --exceed and --delta")
-        from dpcanary.scoring.world_scores import read_world_scores
+        from dpcanary.scoring.world_scores import is_of_lira, read_world_scores
 
-        if pilot[0].is_dir():
+        if is_of_lira(pilot[0]):
             raise InputError(
                 f"{pilot[0]} has scores of the records of one model, which are no runs; what one"
                 " training shows does not follow from a pilot, see docs/one_run.md"

@@ -24,11 +24,6 @@ class Adjacency(Choice):
         """Largest change of a clipped gradient sum between neighbours, in units of the norm C."""
         return 2.0 if self is Adjacency.SUBSTITUTE else 1.0
 
-    @property
-    def world_with_record(self) -> str:
-        """What curves that differ between the worlds assume, after a semicolon; else nothing."""
-        return "" if self is Adjacency.SUBSTITUTE else "; world 0 is the one with the record"
-
 
 # Adjacencies, and the bound that follows from one of them, in words.
 ADJACENCIES = {

@@ -174,7 +174,7 @@ class Look:
                 "column": name,
                 "kind": kinds.get(name, "label"),
                 "what": remark.what,
-                "remedy": remark.remedy,
+                "remedy": f"{'left to you: ' * remark.is_open}{remark.remedy}",
             }
             for name, remarks in self._remarks.items()
             for remark in remarks or (_NOTHING,) * whole

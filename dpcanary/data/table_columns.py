@@ -39,7 +39,6 @@ _FEW_RECORDS = 4
 # More whole numbers as labels may be counts; more fractions are measured.
 _MANY_CLASSES, _MANY_VALUES = 10, 20
 _THOUSANDS = r"\s*[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?\s*"
-_LEFT = "left to you: "
 _NOT_FILLED = "kept; remove these rows if missing"
 _REGRESSION = "for regression: --loss squared_error"
 
@@ -189,7 +188,7 @@ def judged(name: str, cells: "pd.Series[Any]") -> Judgement:
     num_texts, counts = texts.nunique(), texts.value_counts()
     if num_texts > max(_FEW_TEXTS, len(cells) / 2):
         if (numbers.notna() | is_missing | texts.str.fullmatch(_THOUSANDS, na=False)).all():
-            remark = Remark("thousands are grouped", f"{_LEFT}write plain numbers", is_open=True)
+            remark = Remark("thousands are grouped", "write plain numbers", is_open=True)
             return Judgement(Column(kind="text"), (remark,))
         is_identifier = num_texts == len(cells) >= MANY_ROWS and not texts.str.contains(r"\s").any()
         what = "differs in all rows" if is_identifier else f"{num_texts:,} texts"
@@ -277,13 +276,11 @@ def judged_label(
     """
     names, remarks = classes_of(cells), []
     if num_missing := names.isna().sum():
-        remarks.append(
-            Remark(f"{num_missing:,} missing", f"{_LEFT}remove these rows", is_open=True)
-        )
+        remarks.append(Remark(f"{num_missing:,} missing", "remove these rows", is_open=True))
     if not has_classes:
         if num_unreadable := numbers_of(cells).isna().sum() - num_missing:
             what = f"{num_unreadable:,} not numbers"
-            remarks.append(Remark(what, f"{_LEFT}mend or remove these rows", is_open=True))
+            remarks.append(Remark(what, "mend or remove these rows", is_open=True))
         return (), [*remarks, *remarks_on_label(numbers_of(cells).to_numpy(), has_classes=False)]
     distinct = names.dropna().drop_duplicates()
     numbers = pd.to_numeric(distinct, errors="coerce")
@@ -291,11 +288,13 @@ def judged_label(
     are_numbers, are_whole = numbers.notna().all(), (numbers % 1 == 0).all()
     if len(classes) < 2:
         remarks.append(Remark("the same in all rows", "name another column", is_open=True))
-    elif are_numbers and len(classes) > max(_MANY_VALUES, len(cells) / 2 if are_whole else 0):
-        remarks.append(Remark(f"{len(classes):,} numbers", f"{_LEFT}{_REGRESSION}", is_open=True))
+    elif are_numbers and not are_whole and len(classes) > _MANY_VALUES:
+        remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
     elif len(classes) == len(cells) > _FEW_RECORDS:
         remedy = f"name another column; or, {_REGRESSION}" if are_numbers else "name another column"
         remarks.append(Remark("differs in all rows", remedy, is_open=True))
+    elif are_numbers and len(classes) > max(_MANY_VALUES, len(cells) / 2):
+        remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
     elif are_numbers:
         if classes != tuple(map(str, range(len(classes)))):
             remedy = f"numbered from 0 to {len(classes) - 1}"

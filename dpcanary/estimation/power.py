@@ -25,6 +25,7 @@ from dpcanary.estimation.null_distributions.statistics import (
     scan_terms,
 )
 from dpcanary.estimation.rule_catalogue import ORDER, RULES, ThresholdRule
+from dpcanary.estimation.subsampled_family import condition_on_worlds
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def assess_claim_anytime(
 
 
 def _assumption(mechanism: Mechanism | float | None) -> str:
-    worlds = mechanism.adjacency.world_with_record if isinstance(mechanism, Mechanism) else ""
+    worlds = condition_on_worlds(mechanism) if isinstance(mechanism, Mechanism) else ""
     return f"the scores are independent; nothing is assumed of the adversary{worlds}"
 
 

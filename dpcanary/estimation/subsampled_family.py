@@ -97,7 +97,7 @@ def _family(mechanism: Mechanism) -> Family:
         assumption=(
             f"the mechanism is DP-SGD with Poisson sampling at {q:g} for {steps} steps and some"
             " noise, by its trade-off curves, computed numerically without a central-limit"
-            f" approximation{mechanism.adjacency.world_with_record}"
+            f" approximation{condition_on_worlds(mechanism)}"
         ),
         curves=lambda theta: GRID - moved(theta),
         strength=strength,
@@ -106,6 +106,13 @@ def _family(mechanism: Mechanism) -> Family:
         largest=float(thetas[-1]),
         is_symmetric=mechanism.adjacency is Adjacency.SUBSTITUTE,
     )
+
+
+def condition_on_worlds(mechanism: Mechanism) -> str:
+    """What must hold where the curve is not its own inverse, after a semicolon; else nothing."""
+    if mechanism.adjacency is Adjacency.SUBSTITUTE or mechanism.sample_rate == 1:
+        return ""
+    return "; world 0 is the one with the record"
 
 
 def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:

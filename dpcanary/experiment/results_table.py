@@ -115,7 +115,8 @@ _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
 def results_table(summary: pd.DataFrame) -> pd.DataFrame:
     """One row per set-up and valid threshold rule, after the last step and from the most runs.
 
-    Bounds of a valid rule that are not valid since more runs were made after a look have rows, too.
+    Bounds of a valid rule that are not valid since the number of runs was changed after a look have
+    rows, too.
 
     Audits that differ in their seed alone are one set-up. Several repeats, slots or seeds of it are
     averaged: no bound is picked because it is the largest.
@@ -310,9 +311,9 @@ def audits_in_words(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
 
 
 def first_row(table: pd.DataFrame) -> "pd.Series[Any]":
-    """The row that is stated first: that of the strongest canary that audits everyone's training.
+    """The row that is stated first: of `gradient`, else of `crafted_input`, else of another canary.
 
-    It is not chosen by its result.
+    Crafted ones come first, and of several the first of the table. No result decides.
     """
     others = [name for name in table["canary"] if name not in (*_CRAFTED_FIRST, *_REAL_FIRST)]
     crafted = [name for name in others if not adversary(name).is_real]

@@ -13,6 +13,7 @@ import pandas as pd
 
 from dpcanary.core.files import read_json, sha256_of_text, write_text
 from dpcanary.errors import InputError
+from dpcanary.estimation.planned_looks import Look, unplanned_looks
 from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named, threshold_rule_names
 from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.products import Products
@@ -25,8 +26,6 @@ _OF_SAME_RUNS = (
     *("num_runs", "num_repeats", "looks", "runs_per_shard", "runs_at_once", "record_every"),
     *("score", "dataset"),
 )
-# A number of runs at which a bound was seen, and the looks that were planned then.
-_Look = tuple[int, tuple[int, ...]]
 
 
 def record_looks(folder: Path) -> None:
@@ -108,26 +107,26 @@ def _unplanned(folder: Path, experiment: Experiment, audits: Iterable[str]) -> d
     unplanned: dict[str, str] = {}
     for name in audits:
         audit = experiment.audits[name]
-        # A look that is named after it was made is no planned one.
-        numbers = {
-            num_runs
-            for num_runs, planned in stored.get(_runs_of(experiment, name), [])
-            if num_runs != audit.num_runs and not (num_runs in planned and planned == audit.looks)
-        }
-        if numbers:
-            unplanned[name] = ", ".join(f"{number:,}" for number in sorted(numbers))
+        looks = stored.get(_runs_of(experiment, name), [])
+        if numbers := unplanned_looks(looks, audit.num_runs, audit.looks):
+            unplanned[name] = ", ".join(f"{number:,}" for number in numbers)
     return unplanned
 
 
-def _stored(folder: Path) -> dict[str, list[_Look]]:
+def _stored(folder: Path) -> dict[str, list[Look]]:
     """The looks of all runs that were seen in a folder, by what `_runs_of` calls them."""
     if not (folder / LOOKS).exists():
         return {}
-    stored = read_json(folder / LOOKS)
-    return {
-        runs: [(num_runs, tuple(planned)) for num_runs, planned in looks]
-        for runs, looks in stored.items()
-    }
+    try:
+        return {
+            runs: [(int(num_runs), tuple(planned)) for num_runs, planned in looks]
+            for runs, looks in read_json(folder / LOOKS).items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            f"{folder / LOOKS} does not say at which numbers of runs bounds were seen; delete it if"
+            " you do not go on with the runs of this folder"
+        ) from None
 
 
 def _runs_of(experiment: Experiment, name: str) -> str:
@@ -135,7 +134,7 @@ def _runs_of(experiment: Experiment, name: str) -> str:
 
     The score is not part of it, because the same models are seen through each score.
     """
-    audit = experiment.audits[name]
+    audit, runs = experiment.audits[name], experiment.runs_of_audit[name]
     kept = {k: v for k, v in audit.model_dump(mode="json").items() if k not in _OF_SAME_RUNS}
     used = [audit.dataset, audit.pretraining.dataset if audit.pretraining else None]
     if audit.pretraining:
@@ -144,4 +143,4 @@ def _runs_of(experiment: Experiment, name: str) -> str:
         experiment.settings.datasets[dataset].model_dump(mode="json") if dataset else None
         for dataset in used
     ]
-    return sha256_of_text(json.dumps([kept, datasets], sort_keys=True))
+    return sha256_of_text(json.dumps([runs, kept, datasets], sort_keys=True))

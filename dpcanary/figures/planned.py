@@ -8,6 +8,7 @@ from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.products import Products
 from dpcanary.experiment.summary import SHOWN, audit_settings
 
 
@@ -17,11 +18,11 @@ def check_figures(experiment: Experiment) -> None:
     Raises:
         InputError: names the figure, the audits and the setting.
     """
-    resolved = experiment.model_dump(mode="json")
+    resolved, products = experiment.model_dump(mode="json"), Products(experiment)
     for name, figure in experiment.settings.figures.items():
         kind = figure_kind(figure.kind)
         if kind.check_rows:
-            audits = [audit for sweep in figure.sweeps for audit in experiment.sweeps[sweep]]
+            audits = products.audits_of(name)
             rows = pd.DataFrame([_planned_row(resolved, audit) for audit in audits])
             options = {"axis": figure.axis, "panels": figure.panels, "lines": figure.lines}
             try:

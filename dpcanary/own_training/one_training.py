@@ -29,6 +29,7 @@ from dpcanary.core.global_generators import seed_global_generators
 from dpcanary.core.randomness import generator
 from dpcanary.core.sealed_tables import sealed, unsealed
 from dpcanary.errors import InputError
+from dpcanary.estimation.planned_looks import Look
 
 
 class Purpose(IntEnum):
@@ -137,7 +138,7 @@ class Journal:
         """
         self._path = path
         self.runs: dict[int, OwnRun] = {}
-        self.looks: list[tuple[int, tuple[int, ...]]] = []
+        self.looks: list[Look] = []
         header = {"seed": seed, "training": _fingerprint(train)}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(f"{path}.lock", timeout=0)
@@ -167,16 +168,6 @@ class Journal:
         if (num_runs, planned) not in self.looks:
             self.looks.append((num_runs, planned))
             self._append({"look": num_runs, "planned": planned})
-
-    def unplanned_looks(self, num_runs: int, planned: tuple[int, ...]) -> list[int]:
-        """At which other numbers of runs a bound was seen; one planned afterwards is one, too."""
-        return sorted(
-            {
-                look
-                for look, planned_then in self.looks
-                if look != num_runs and not (look in planned and planned_then == planned)
-            }
-        )
 
     def _read(self, header: dict[str, object]) -> None:
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""

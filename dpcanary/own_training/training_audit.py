@@ -28,6 +28,7 @@ from dpcanary.estimation.lower_bound import (
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
+from dpcanary.estimation.planned_looks import unplanned_looks
 from dpcanary.estimation.rule_catalogue import Proof, ThresholdRule, threshold_rule_named
 from dpcanary.own_training.one_training import Journal, OwnRun, Train, train_one
 from dpcanary.own_training.training_audit_result import OwnAudit
@@ -230,7 +231,7 @@ def audit_training(
         runs = [journal.runs[run] for run in range(num_runs)]
         scores, mechanism = _scores(runs), _accounted(runs)
         estimate = _estimate(scores, options, looks)
-        unplanned = journal.unplanned_looks(num_runs, looks)
+        unplanned = unplanned_looks(journal.looks, num_runs, looks)
         if anytime:  # it may be looked at from here on, which spoils the bounds of other rules
             unplanned = []
             journal.add_look(_FEWEST_RUNS)

@@ -218,6 +218,7 @@ def _of_real_record(
         compared=len(of_same_training),
         bounds=int(row["bounds"]),
         above=int(row["above_accounted"]),
+        assumption=row["assumption"],
     )
 
 
@@ -446,8 +447,8 @@ def _validity_in_words(table: pd.DataFrame, delta: float, significance: float) -
         looked_at = "each audit" if len(rows) > 1 else "the audit"
         yield (
             f"{which} ARE NOT VALID LOWER BOUNDS: {looked_at} was looked at with {looks}, and"
-            " runs were added afterwards, so each may exceed the truth with a probability above"
-            f" {significance:g}."
+            " their number was changed afterwards, so each may exceed the truth with a probability"
+            f" above {significance:g}."
         )
 
 

@@ -40,6 +40,7 @@ class OfRealRecord:
     attack: str
     difference: str
     compared: int
+    assumption: str
     bounds: int = 1
     above: int = 0
 
@@ -126,8 +127,8 @@ class Headline:
             note = f"{difference[:1].upper()}{difference[1:]}, {self.adjacency} adjacency."
             label = f"Shown with a real record{_mean(self.real.bounds)}"
             note += (
-                f" A lower bound {self._bounded} with {self.confidence} confidence, if it was"
-                " chosen beforehand and the conditions below hold."
+                f" A lower bound on the epsilon {self._whose_epsilon}, with {self.confidence}"
+                " confidence, if it was chosen beforehand and the conditions below hold."
                 if self.real.bounds == 1
                 else f" Each bound has {self.confidence} confidence, and their mean has none."
             )
@@ -283,9 +284,9 @@ class Headline:
             return
         number, attack = rounded_down(self.real.shown), self.real.attack
         sentence = (
-            f"By an attack with a real record, on {attack}, epsilon {self._bounded} is at least"
-            f" {number}, with {self.confidence} confidence for this attack alone, if the conditions"
-            " below hold."
+            f"By an attack with a real record, on {attack}, epsilon {self._whose_epsilon} is at"
+            f" least {number}, with {self.confidence} confidence for this attack alone, if the"
+            " conditions below hold."
         )
         if self.real.bounds > 1:
             sentence = (
@@ -300,7 +301,7 @@ class Headline:
         yield sentence
 
     @property
-    def _bounded(self) -> str:
+    def _whose_epsilon(self) -> str:
         """Whose epsilon the lower bounds are of."""
         return "of what is released" if self.conversion is Conversion.DIRECT else "of the mechanism"
 
@@ -308,18 +309,26 @@ class Headline:
     def _conditions(self) -> list[str]:
         """What the lower bound rests on, and whose epsilon it bounds."""
         delta = f"All epsilons are at delta {self.delta:g}."
-        if not self.is_valid:
+        assumed, num_averaged = [], []
+        if self.is_valid:
+            assumed.append(("The lower bound", self.assumption))
+            num_averaged.append(self.bounds)
+        if self.real:
+            assumed.append(("That with a real record", self.real.assumption))
+            num_averaged.append(self.real.bounds)
+        if not assumed:
             return [delta]
+        subject = "It is a bound" if len(assumed) == 1 else "Both are bounds"
+        if max(num_averaged) > 1:
+            subject = "Each single bound is one"
+        if len({assumption for _, assumption in assumed}) < len(assumed):
+            assumed = [("Each of the two lower bounds", self.assumption)]
         bounded = ""
         if self.conversion is not None:
-            bounded = _BOUND_ON_RELEASED
-            if self.conversion is not Conversion.DIRECT:
-                bounded = _BOUND_ON_MECHANISM
-        assumed = "The lower bound assumes"
-        if self.real:
-            assumed = "The lower bounds assume"
-            bounded = bounded.replace("The lower bound is one", "Both are bounds")
-        return [delta, f"{assumed}: {self.assumption.removesuffix('.')}.", bounded]
+            is_direct = self.conversion is Conversion.DIRECT
+            bounded = f"{subject} on {_RELEASED if is_direct else _MECHANISM}."
+        parts = (f"{name} assumes: {text.removesuffix('.')}." for name, text in assumed)
+        return [delta, *parts, bounded]
 
 
 _ONLY_IF = (
@@ -329,14 +338,10 @@ _ONLY_IF = (
     " floating-point numbers is not covered."
 )
 # By `docs/what_epsilon_means.md`, "Which epsilon is bounded".
-_BOUND_ON_RELEASED = (
-    "The lower bound is one on what is released: what the attacker saw, usually the last model, of"
-    " trainings on these data."
+_RELEASED = (
+    "what is released: what the attacker saw, usually the last model, of trainings on these data"
 )
-_BOUND_ON_MECHANISM = (
-    "The lower bound is one on the mechanism, over all data and for an attacker who sees every"
-    " update."
-)
+_MECHANISM = "the mechanism, over all data and for an attacker who sees every update"
 _NEVER_EXAMINED = (
     "Stronger attacks, other records and other data: a lower bound is no guarantee.",
     "People with several records: epsilons are those of one record, or of all copies of it where an"

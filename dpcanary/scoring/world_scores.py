@@ -336,8 +336,13 @@ def _only(path: Path, columns: Columns, score: str) -> NDArray[Any]:
     return next(iter(columns.values()))
 
 
+def is_of_lira(path: Path) -> bool:
+    """Whether a path is the folder of one model of LiRA."""
+    return (path / _LIRA).is_file()
+
+
 def _of_lira(folder: Path) -> WorldScores:
-    if not (folder / _LIRA).is_file():
+    if not is_of_lira(folder):
         raise InputError(
             f"{folder} is a folder: name a file of scores in it; or the folder of one model of"
             f" LiRA, which holds {_LIRA} and scores/"

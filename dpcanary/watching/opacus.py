@@ -687,17 +687,25 @@ class WatchedOptimizer:
 
 
 def _noise_seed_in_words(optimizer: Any) -> str:
-    """What a seed that somebody has set lets others compute; empty if PyTorch has drawn it."""
+    """What a seed lets others compute that somebody has set; empty if PyTorch has drawn it.
+
+    The seed itself is not named, since whoever reads the result could compute the noise.
+    """
     generator = optimizer.generator
-    if generator is None:
-        on_gpu = any(parameter.is_cuda for parameter in optimizer.params)
-        seed = torch.cuda.initial_seed() if on_gpu else torch.initial_seed()
-    else:
-        seed = generator.initial_seed()
-    if seed > _LARGEST_SET_SEED:
+    try:
+        if generator is None:
+            on_gpu = any(parameter.is_cuda for parameter in optimizer.params)
+            seed = torch.cuda.initial_seed() if on_gpu else torch.initial_seed()
+        else:
+            seed = generator.initial_seed()
+    except RuntimeError:  # the generator of Opacus's secure mode has none
+        return ""
+    # A generator of one's own that was given no seed has the same one in all programs.
+    if seed > _LARGEST_SET_SEED and seed != torch.Generator().initial_seed():
         return ""
     return (
-        f"who knows the seed of the noise, {seed}: whoever knows or guesses it computes the noise"
+        "who can guess the seed of the noise, which was set and not drawn: whoever guesses it can"
+        " compute the noise"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
+from math import ceil, floor, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,6 +168,8 @@ class WatchedTraining:
     def _chosen(self) -> Conversion:
         """The conversion of all bounds by threshold."""
         if self.conversion is not None:
+            if self.conversion is Conversion.SUBSAMPLED_GAUSSIAN:
+                self._check_one_phase()
             return self.conversion
         from dpcanary.accounting.pld import least_delta  # loads slowly
 
@@ -192,12 +194,15 @@ class WatchedTraining:
         Raises:
             InputError: if noise or sample rate changed in the training.
         """
+        self._check_one_phase()
+        return self._combined("all_updates_known", Conversion.SUBSAMPLED_GAUSSIAN)
+
+    def _check_one_phase(self) -> None:
         if len(self.phases) != 1:
             raise InputError(
                 f"noise or sample rate changed: the training has {len(self.phases)} phases, and the"
-                " exact curves are those of a single one"
+                " exact curves are those of a single one; give conversion gdp"
             )
-        return self._combined("all_updates_known", Conversion.SUBSAMPLED_GAUSSIAN)
 
     def _combined(self, threat_model: str, conversion: Conversion) -> EpsilonEstimate:
         scores = self.scores[threat_model]
@@ -440,8 +445,9 @@ class WatchedTraining:
         scale, low, high = self.measured.noise_scale()
         correlation, error = self.measured.correlation
         lines = [
-            f"noise: {scale:.4f} of the accounted size (95 % interval {low:.4f} to {high:.4f});"
-            f" correlation of successive steps {correlation:.4f} +- {2 * error:.4f}"
+            f"noise: {scale:.4f} of the accounted size (95 % interval {floor(1e4 * low) / 1e4:.4f}"
+            f" to {ceil(1e4 * high) / 1e4:.4f}); correlation of successive steps"
+            f" {correlation:.4f} +- {ceil(2e4 * error) / 1e4:.4f}"
         ]
         size = self.measured.mean_batch_size
         if size == size:
@@ -450,7 +456,7 @@ class WatchedTraining:
             lines.append(f"clipped: {self.measured.share_clipped:.0%} of the records looked at")
         if self.measured.clipped_to == self.measured.clipped_to:
             lines.append(
-                "clipping of gradients of norm 1.2 C and 10 C left a norm of at most"
+                "clipping of gradients of norm 1.2 C and 10 C left a norm of up to about"
                 f" {self.measured.clipped_to:.4f} C"
             )
         if self.not_seen:

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from benchmarks.check import LISTS, NOT_FOUND, OTHER_SETTINGS, RIGHT, TABLE, WRONG
 from benchmarks.error_lists.own_loops import (
     Loop,
+    at_steps,
     by_hand,
     clipped_by,
     one_at_a_time,
@@ -180,6 +181,9 @@ def test_the_cause_is_named_first():
     assert "precision of noise" in failing(found)
     assert "Look first at: precision of noise (all trainings draw the same random" in said(found)
     assert "From it may follow: new batch in each step" in said(found)
+
+    late = check_mechanism(partial(by_hand, noise=at_steps(lambda n: float(n > 0))), **settings)
+    assert "constant seed" not in said(late)
 
 
 def with_constant_seed(module, dataset, settings):

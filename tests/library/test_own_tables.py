@@ -346,7 +346,7 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
 
 def test_grouped_thousands_and_measured_labels_are_left_to_the_user(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    prices = 1000 * np.arange(60) + 100_000
+    prices = 1000 * (np.arange(60) % 50) + 100_000
     table = pd.DataFrame({"income": [f"{p:,}" for p in prices], "diagnosis": prices + 500})
     table.to_csv("mine.csv", index=False)
     label = r"diagnosis +label +\d+ numbers +left to you: for regression: --l"

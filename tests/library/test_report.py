@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import struct
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ def headline(**changes: object) -> Headline:
 
 CRAFTED = {"attack": "1,000 models with a crafted gradient (gradient canary)"}
 CRAFTED |= {"difference": "a crafted gradient", "is_real": False}
-REAL = OfRealRecord(6.037, "900 models with another real record", "another real record", 2)
-SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
+REAL = OfRealRecord(6.037, "900 models with another real record", "another real record", 2, "a")
+SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, "a", bounds=3, above=2)
 BESIDE = CRAFTED | {"real": REAL}
 MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
 DIFFERENT = "which is evidence that the two differ"
@@ -67,7 +68,11 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({}, f"This is above the add/remove epsilon, {DIFFERENT}.", "on average"),
     # A real record stands beside a crafted attack.
     (CRAFTED, "This is not compared with a real record, which may leak less.", ""),
-    (BESIDE, "By an attack with a real record, on 900 models", "No audit h"),
+    (
+        BESIDE,
+        "epsilon of the mechanism is at least 6.03, with 95 % confidence for this",
+        "No audit h",
+    ),
     (BESIDE, "This is the largest of 2 such results: its confidence is lower", ""),
     ({"is_real": True}, "epsilon is at most", "real record"),
     ({"is_real": None}, "epsilon is at most", "real record"),
@@ -143,11 +148,24 @@ def test_whose_epsilon_is_bounded_is_said_of_a_valid_bound():
     def conditions(**changes: object) -> str:
         return " ".join(dict(headline(**changes).sections)["Conditions"])
 
-    assert "is one on" not in conditions()
-    assert "is one on the mechanism" in conditions(conversion=Conversion.GDP)
-    assert "is one on the mechanism" in conditions(conversion=Conversion.SUBSAMPLED_GAUSSIAN)
-    assert "is one on what is released" in conditions(conversion=Conversion.DIRECT)
-    assert conditions(conversion=Conversion.DIRECT, is_valid=False).endswith("at delta 1e-05.")
+    gaussian, direct = {"conversion": Conversion.GDP}, {"conversion": Conversion.DIRECT}
+    assert "bound on" not in conditions()
+    assert "It is a bound on the mechanism" in conditions(**gaussian)
+    assert "a bound on the mechanism" in conditions(conversion=Conversion.SUBSAMPLED_GAUSSIAN)
+    assert "It is a bound on what is released" in conditions(**direct)
+    assert conditions(**direct, is_valid=False).endswith("at delta 1e-05.")
+    assert "Each single bound is one on the mechanism" in conditions(**gaussian, bounds=2)
+    # The bound of a real record has its own conditions, also where the other one is not valid.
+    real = OfRealRecord(3.0, "900 models", "another label", 1, "a line")
+    both = conditions(**gaussian, real=real)
+    assert "The lower bound assumes: the curve is Gaussian. That with a real record assum" in both
+    assert both.endswith(
+        "Both are bounds on the mechanism, over all data and for an attacker who sees every update."
+    )
+    alone = conditions(**gaussian, real=real, is_valid=False)
+    assert "1e-05. That with a real record assumes: a line. It is a bound on the mech" in alone
+    same = replace(real, assumption="the curve is Gaussian")
+    assert "Each of the two lower bounds assumes: the curve is Gau" in conditions(real=same)
 
 
 def bars(**changes: object) -> dict[str, tuple[str, str]]:
@@ -235,7 +253,7 @@ def of_real_record(audits: dict[str, dict], shown: dict[str, float], name: str) 
         {key: of_audit[key] for key in keys} | {"audit": audit, "shown": shown[audit]}
         for audit, of_audit in settings.items()
     ]
-    table = pd.DataFrame(rows).assign(runs=8, audits=1, bounds=1, above_accounted=0)
+    table = pd.DataFrame(rows).assign(runs=8, audits=1, bounds=1, above_accounted=0, assumption="a")
     return _of_real_record(experiment, table, table.set_index("audit"), name)
 
 

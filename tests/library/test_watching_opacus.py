@@ -392,10 +392,14 @@ def test_what_another_private_optimizer_trains_is_named_and_no_alarm():
     )
     assert named in " ".join(str(found.result(delta=1e-5)).split())
     alone = watched(build(module=nn.Linear(FEATURES, 2)), partial(run, epochs=1), **QUIET)
-    assert alone.recorder.not_seen.startswith("who knows the seed of the noise, ")
+    assert alone.recorder.not_seen.startswith("who can guess the seed of the noise")
     built = build(module=nn.Linear(FEATURES, 2))
     torch.seed()
     assert watched(built, partial(run, epochs=1), **QUIET).recorder.not_seen == ""
+    built = build(module=nn.Linear(FEATURES, 2))
+    torch.seed()
+    built[1].generator = torch.Generator()  # which has the same seed in all programs
+    assert "seed of the noise" in watched(built, partial(run, epochs=1), **QUIET).recorder.not_seen
 
 
 @torch.no_grad()

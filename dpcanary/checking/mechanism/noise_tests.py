@@ -192,7 +192,9 @@ def _precision(evidence: Evidence) -> Measured:
     silent = noisy.silent[:, 0][:, noisy.before[0, 0][:, len(noisy.records.sizes) :] == 0]
     sizes = np.abs(silent).astype(np.float32).ravel()
     sizes = sizes[sizes > 0]
-    share = 1 - len(np.unique(sizes)) / max(1, len(sizes))
+    if not len(sizes):
+        return Measured("no noise in the first step", [])
+    share = 1 - len(np.unique(sizes)) / len(sizes)
     text = f"{share:.1%} of {len(sizes):,} values occur again"
     if share > _REPEATED and len(silent) > 1 and np.allclose(silent, silent[0], rtol=1e-3):
         text = f"{text}: {SAME_IN_ALL}"
