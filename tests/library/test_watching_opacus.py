@@ -398,7 +398,7 @@ def test_what_another_private_optimizer_trains_is_named_and_no_alarm():
     assert watched(built, partial(run, epochs=1), **QUIET).recorder.not_seen == ""
     built = build(module=nn.Linear(FEATURES, 2))
     torch.seed()
-    built[1].generator = torch.Generator()  # which has the same seed in all programs
+    built.optimizer.generator = torch.Generator()  # which has the same seed in all programs
     assert "seed of the noise" in watched(built, partial(run, epochs=1), **QUIET).recorder.not_seen
 
 
