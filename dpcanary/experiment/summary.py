@@ -88,8 +88,7 @@ def summary_rows(
             " delete both and run again"
         )
     settings = audit_settings(experiment, audit)
-    # That of the accounting is the calibrated one.
-    del settings["noise_multiplier"], settings["num_slots"]
+    del settings["noise_multiplier"]  # that of the accounting is the calibrated one
     keys = as_json(experiment["audits"][audit])
     settings["origin"] = origin_of(f"summary/{audit}", settings=keys, inputs=origins)
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
@@ -106,7 +105,6 @@ def audit_settings(experiment: Mapping[str, Any], audit: str) -> dict[str, Any]:
     keys = experiment["audits"][audit]
     used = {key: keys[key] for key in keys if key not in experiment["unused_keys"][audit]}
     settings = {key: used.get(key) for key in SHOWN}
-    settings["num_slots"] = keys["num_slots"]
     settings |= {key: keys[key] for key in ("canary", "score", "seed")}
     settings["pretraining"] = _pretraining_data(used.get("pretraining"))
     settings["configuration"] = _configuration(used)

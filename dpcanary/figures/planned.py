@@ -36,8 +36,9 @@ def check_figures(experiment: Experiment) -> None:
 
 def _planned_row(resolved: dict[str, Any], audit: str) -> dict[str, Any]:
     """An audit's row; a noise that is not calibrated yet is named by all that it follows from."""
-    row = {"audit": audit} | audit_settings(resolved, audit)
-    target = resolved["audits"][audit]["target_epsilon"]
+    keys = resolved["audits"][audit]
+    row = {"audit": audit, "num_slots": keys["num_slots"]} | audit_settings(resolved, audit)
+    target = keys["target_epsilon"]
     if target is not None:
         behind = [f"{key} {row[key]}" for key in SHOWN["noise_multiplier"].follows if row[key]]
         row["noise_multiplier"] = f"that of {', '.join([f'target_epsilon {target:g}', *behind])}"

@@ -527,7 +527,7 @@ def test_notes_say_what_is_missing():
 def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch, capsys):
     by_rate = {"kind": "epsilon_by_setting", "setting": "learning_rate"}
     figures = {"accuracy": {"kind": "test_accuracy", "sweeps": ["module"]}}
-    figures |= TINY["figures"] | {"by_rate": by_rate | {"sweeps": ["module", "slots"]}}
+    figures |= TINY["figures"] | {"by_rate": by_rate | {"sweeps": ["module"]}}
     slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
     audits = TINY["audits"] | {"slots": TINY["audits"]["other_rate"] | slots}
     config = TINY | {"figures": figures, "audits": audits}
