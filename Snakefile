@@ -53,7 +53,7 @@ onstart:
             raise WorkflowError(str(error)) from None
     if IS_MAIN:  # before results of other numbers of runs take the place of these
         try:
-            record_looks(Path(RESULTS))
+            record_looks(Path(RESULTS), EXPERIMENT)
         except InputError as error:
             raise WorkflowError(str(error)) from None
     if SERVER:

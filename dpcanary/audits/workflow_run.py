@@ -139,7 +139,7 @@ def run_snakemake(
     if trains and is_whole and not files.archive and needs_check(experiment, results):
         check_before(config, folder=folder, device_is_here=not has_profile)
     if makes_all and is_whole:  # only now: what is refused leaves the results as they are
-        record_looks(results)
+        record_looks(results, experiment)
         if not is_resolved(experiment, results / RESOLVED):
             # Snakemake may not know that it changed: its records lie elsewhere if results were
             # copied.

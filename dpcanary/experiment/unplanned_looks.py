@@ -28,15 +28,18 @@ _OF_SAME_RUNS = (
 )
 
 
-def record_looks(folder: Path) -> None:
+def record_looks(folder: Path, experiment: Experiment) -> None:
     """Remembers at which numbers of runs there are bounds in a folder, before more runs are made.
 
     Args:
-        folder: of the results; nothing is written if it has no bounds.
+        folder: of the results; nothing is written if it has no bounds, or those of the same config.
+        experiment: what is run now.
     """
     try:
         before = read_experiment(folder / "experiment.json")
     except (InputError, OSError):
+        return
+    if experiment == before:
         return
     products, all_seen = Products(before), (folder / "summary.tsv").exists()
     stored = _stored(folder)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, nan
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
@@ -444,10 +445,12 @@ class WatchedTraining:
         """Noise, batches and clipping as they ran."""
         scale, low, high = self.measured.noise_scale()
         correlation, error = self.measured.correlation
+        # Rounded outwards; NaN stays NaN.
+        low, high, width = np.floor(1e4 * low), np.ceil(1e4 * high), np.ceil(2e4 * error)
         lines = [
-            f"noise: {scale:.4f} of the accounted size (95 % interval {floor(1e4 * low) / 1e4:.4f}"
-            f" to {ceil(1e4 * high) / 1e4:.4f}); correlation of successive steps"
-            f" {correlation:.4f} +- {ceil(2e4 * error) / 1e4:.4f}"
+            f"noise: {scale:.4f} of the accounted size (95 % interval {low / 1e4:.4f} to"
+            f" {high / 1e4:.4f}); correlation of successive steps {correlation:.4f} +-"
+            f" {width / 1e4:.4f}"
         ]
         size = self.measured.mean_batch_size
         if size == size:

@@ -513,7 +513,7 @@ def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path):
         (np.tile([0, 1, 3, 7, 7], 6), "no record has label 2, though labels go up to 7"),
         (np.zeros(30, int), "all records have the same label"),
         (np.arange(30), "every record has a label of its own"),
-        (np.linspace(0, 1, 30), refused or "label +label +30 numbers +for regression"),
+        (np.linspace(0, 1, 30), refused or "label +label +30 numbers +left to you: for regression"),
         (np.tile([-1, 0, 1], 10), refused or "label +label +not 0, 1, 2"),
     ]:
         with pytest.raises(InputError, match=rf"(?s)mine{kind}.*{message}"):
@@ -570,7 +570,7 @@ FILE_REFUSALS = [
     (parquet, {"label": None}, "must have one column 'label', and others; its columns are age"),
     (parquet, {"income": np.where(ROWS == 4, np.inf, 1.0 + ROWS % 2)}, "1 not numbers   missing"),
     (parquet, {"age": pd.array([*range(29), None], "Int64")}, "1 missing       the median, and"),
-    (parquet, {"label": np.where(ROWS == 4, np.nan, ROWS % 2)}, "1 missing       remove these ro"),
+    (parquet, {"label": np.where(ROWS == 4, np.nan, ROWS % 2)}, "1 missing       left to you: rem"),
     (csv, "größe,label\n1.5,0\n2.5,1\n", "mine.csv: its header is not UTF-8; save the table"),
     (csv, "a,label\n1.5,nö\n2.5,ja\n", "the texts in column 'label' are not UTF-8; save the t"),
     (csv, "a,b,a,label\n1,2,3,0\n4,5,6,1\n", "mine.csv has several columns 'a'; rename or dr"),

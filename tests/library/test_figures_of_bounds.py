@@ -599,7 +599,7 @@ figures:
 def _notes(folder: Path, num_runs: int, rules: str) -> dict[str, str]:
     """The notes of all figures after a run of the config with so many runs of audit a."""
     experiment: Experiment = parse_experiment(yaml.safe_load(CONFIG % (rules, num_runs)))
-    record_looks(folder)
+    record_looks(folder, experiment)
     (folder / "experiment.json").write_text(experiment.to_json())
     (folder / "summary.tsv").touch()
     figures = FigureRules(str(folder), Products(experiment))

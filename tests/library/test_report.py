@@ -322,7 +322,7 @@ def _report_after(folder: Path, *all_runs: int, growing: str, **changes: object)
              "conversions": ["direct"],
              "audits": {name: settings | {"num_runs": number} for name, number in runs.items()}}
         )  # fmt: skip
-        record_looks(folder)
+        record_looks(folder, experiment)
         (folder / "experiment.json").write_text(experiment.to_json())
         known = {"canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": 2.0}
         known |= {"threshold_rule": "combined", "epsilon_lower": 1.0, "assumption": "a curve"}

@@ -337,7 +337,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
             {"experiment": "e", "delta": 1e-5, "threshold_rules": [rule],
              "audits": {"a": {"sample_rate": 0.5, "num_runs": num_runs, **audit}}}
         )  # fmt: skip
-        record_looks(tmp_path)
+        record_looks(tmp_path, experiment)
         (tmp_path / "experiment.json").write_text(experiment.to_json())
         [product] = Products(experiment).summary(["a"])
         row = one(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)

@@ -56,7 +56,10 @@ def alter(path: Path, rng: np.random.Generator) -> None:
         changed = arrays[names[rng.integers(len(names))]]
         place = tuple(rng.integers(size) for size in changed.shape)
         is_flag = changed.dtype.kind == "b"
-        changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
+        if changed.dtype.kind == "U":
+            changed[place] = "?"
+        else:
+            changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
         np.savez(path, **arrays)
     elif path.suffix in (".tsv", ".json"):
         text = path.read_text()
