@@ -46,13 +46,11 @@ if RELEASE:  # in place of what trains
 
 
 onstart:
-    if IS_MAIN and BY_COMMAND not in os.environ:  # else the command holds it
+    if IS_MAIN:
         try:
-            hold_lock(Path(RESULTS))
-        except InputError as error:
-            raise WorkflowError(str(error)) from None
-    if IS_MAIN:  # before results of other numbers of runs take the place of these
-        try:
+            if BY_COMMAND not in os.environ:  # else the command holds it
+                hold_lock(Path(RESULTS))
+            # Before results of other numbers of runs take the place of these.
             record_looks(Path(RESULTS), EXPERIMENT)
         except InputError as error:
             raise WorkflowError(str(error)) from None

@@ -177,10 +177,10 @@ def test_the_cause_is_named_first():
     assert {"sampling rate", "clipping"} <= failing(found)
     assert "Look first at: clipping (the sensitivity is above C" in said(found)
     settings = {"sample_rate": 0.5, "num_records": 20, "num_trainings": 10}
-    found = check_mechanism(with_constant_seed, **settings)
-    assert "precision of noise" in failing(found)
-    assert "Look first at: precision of noise (all trainings draw the same random" in said(found)
-    assert "From it may follow: new batch in each step" in said(found)
+    seeded = check_mechanism(with_constant_seed, **settings)
+    assert "precision of noise" in failing(seeded)
+    assert "Look first at: precision of noise (all trainings draw the same random" in said(seeded)
+    assert "From it may follow: new batch in each step" in said(seeded)
 
     late = check_mechanism(partial(by_hand, noise=at_steps(lambda n: float(n > 0))), **settings)
     assert "constant seed" not in said(late)

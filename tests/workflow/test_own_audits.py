@@ -273,8 +273,8 @@ def test_the_report_loads_nothing_and_says_what_the_tables_say(report):
     for words in (f"≥ {floor:,.2f}", f"≤ {ceil:,.2f}", "it was not chosen by its result"):
         assert words in text
     # The target is a row of the user's own file, with its label.
-    found = re.search(r"row (\d+) of the source, counted from 0 \(class ([a-z]+)\)", text)
-    assert pd.read_csv(report.parents[2] / "flowers.csv")["species"][int(found[1])] == found[2]
+    target = re.search(r"row (\d+) of the source, counted from 0 \(class ([a-z]+)\)", text)
+    assert pd.read_csv(report.parents[2] / "flowers.csv")["species"][int(target[1])] == target[2]
 
 
 ARGUMENTS = """--headless=new --no-sandbox --disable-gpu --no-first-run --disable-sync
