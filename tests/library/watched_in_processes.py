@@ -90,7 +90,9 @@ def main(error: str, journal: str | None = None) -> None:
     found = watched.result(delta=1e-5)
     numbers = found.epsilon_lower, found.accounted.substitute, found.measured.noise_scale()[0]
     numbers += found.measured.mean_batch_size, found.num_steps, found.alarm
-    print("found", *numbers, sep="|", flush=True)
+    # One write, so that the lines of two processes do not mix.
+    sys.stdout.write("|".join(map(str, ("found", *numbers))) + "\n")
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 
