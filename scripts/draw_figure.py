@@ -5,8 +5,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
 from dpcanary.core.plugins import function_named
 from dpcanary.core.program_messages import parsed, run
+from dpcanary.errors import InputError
 from dpcanary.figures.storage import FILES, READ, write_figure
 
 
@@ -22,11 +26,18 @@ def main(argv: Sequence[str]) -> None:
         parser.add_argument(f"--{output}", type=Path, required=True)
     args = parsed(parser, argv)
     files = {name: getattr(args, name) for name in FILES}
-    figure, table = function_named(args.draw)(
+    drawn = function_named(args.draw)(
         **{name: READ[name](files) for name in args.inputs}, **args.settings
     )
-    origin = args.job.origin
-    write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv, origin=origin)
+    match drawn:
+        case (Figure() as figure, DataFrame() as table):
+            origin = args.job.origin
+            write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv, origin=origin)
+        case _:
+            raise InputError(
+                f"{args.draw} must return a Matplotlib figure and a DataFrame of its numbers, not"
+                f" {type(drawn).__name__}"
+            )
 
 
 if __name__ == "__main__":

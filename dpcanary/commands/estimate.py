@@ -406,8 +406,9 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
         yield "\n".join(table_lines(header, rows))
         return
     under = ADJACENCIES[adjacency] if adjacency else "the worlds'"
+    which = "these bounds" if all(bound.is_valid for bound in bounds) else "the valid bounds"
     yield wrapped(
-        "You may state one of these bounds on epsilon of the mechanism (by direct, of what the"
+        f"You may state one of {which} on epsilon of the mechanism (by direct, of what the"
         f" attack saw) under {under} adjacency at delta {first.delta:g}, with"
         f" {confidence_in_words(first.significance)} confidence and its conditions, if you chose"
         " it before you saw them."

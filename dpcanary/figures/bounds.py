@@ -395,5 +395,6 @@ def _scale_along(axes: Axes, values: "pd.Series[float]") -> None:
         log_ticks(axes, axis="x")
     elif values.name == "step" or values.min() <= 0:  # a logarithmic axis has no 0
         axes.set_xlim(left=min(0.0, float(values.min())))
+        axes.locator_params(axis="x", integer=values.name == "step")
     else:  # the others have few values, each of which gets a tick
         value_ticks(axes, values)

@@ -202,11 +202,17 @@ def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.Dat
     return figure, summary[["step", "epsilon_lower"]]
 
 
+def draw_alone(summary: pd.DataFrame, *, note: str = "") -> Figure:
+    return draw_rates(summary, note=note)[0]
+
+
 MINE = FigureKind(
     "mine", draw=f"{__name__}:draw_rates", caption=("A line.",), check=f"{__name__}:few_audits"
 )
+ALONE = replace(MINE, name="alone", draw=f"{__name__}:draw_alone")
 OTHER = replace(MINE, name="other", keys=("size",))
 WRONG = replace(MINE, name="wrong", check=None, keys=("panels", "shown"))
+KINDS = (MINE, ALONE, OTHER, WRONG)
 
 
 def few_audits(audits: Sequence[Audit], settings: Settings) -> str:
@@ -215,10 +221,10 @@ def few_audits(audits: Sequence[Audit], settings: Settings) -> str:
 
 @pytest.fixture
 def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Installs a package of three kinds: a right one, and two that take other keys than given."""
+    """Installs a package of a right kind, one that returns no table, and two that take other keys."""
     information = tmp_path / "site/mine-1.0.dist-info"
     information.mkdir(parents=True)
-    kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in (MINE, OTHER, WRONG)]
+    kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in KINDS]
     (information / "entry_points.txt").write_text("\n".join(["[dpcanary.figure_kinds]", *kinds]))
     monkeypatch.syspath_prepend(information.parent)
     registered.cache_clear()
@@ -228,7 +234,7 @@ def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.usefixtures("kinds_of_a_package")
 def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tmp_path) -> None:
-    assert figure_kind_names()[-3:] == ["mine", "other", "wrong"]
+    assert figure_kind_names()[-4:] == ["alone", "mine", "other", "wrong"]
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
     with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
         FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
@@ -248,5 +254,7 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         replace(MINE, inputs=("summary", "attacks"))
     with pytest.raises(InputError, match="called with summary, note, panels: got an unexpected"):
         parse_experiment(config | {"figures": {"f": {"kind": "wrong", "sweeps": ["a"]}}})
+    with pytest.raises(InputError, match="draw_alone must return .* a DataFrame .*, not Figure"):
+        _draw("alone", {"summary": files["summary"]}, tmp_path / "out", note="n")
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
     assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]
