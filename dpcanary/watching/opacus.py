@@ -1,7 +1,7 @@
 """Watches a training with Opacus: one line before the loop, and one after it."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import nan
@@ -14,13 +14,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_poisson
+from dpcanary.accounting.of_opacus import samples_poisson
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.watching.alarms import Alarm
 from dpcanary.watching.directions import NoiseSeen
+from dpcanary.watching.optimizers_of_opacus import (
+    DataOfAccountant,
+    accountant_of,
+    noise_seed_in_words,
+    private_optimizers,
+    set_aside,
+    trained_by,
+    why_without_noise,
+)
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepSettings, read_state
@@ -38,8 +47,6 @@ _TRIALS, _TRIALS_IN_HALF, _MOST_NUMBERS = 2, 32, 20_000_000
 _MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
 _STEPS_BETWEEN_LOOKS = 64
-# PyTorch draws seeds of its own from far more numbers.
-_LARGEST_SET_SEED = 2**32
 # Factors and norms of noisy gradients that are clipped once more agree up to this.
 _CLIPPED = 1e-3
 # Steps in a row whose divisor is the size of the batch that was drawn, and different sizes among
@@ -154,7 +161,7 @@ class WatchedOptimizer:
         self._group = Processes() if hasattr(optimizer, "world_size") else None
         # Each process has a part of each parameter, instead of all processes having all.
         self._is_sharded = hasattr(optimizer, "grad_state")
-        self._accountant, hooked_rate = _accountant(optimizer, accountant)
+        self._accountant, hooked_rate = accountant_of(optimizer, accountant)
         rate = hooked_rate if sample_rate is None else sample_rate
         if rate is None:
             raise InputError(
@@ -187,7 +194,7 @@ class WatchedOptimizer:
             if self._is_sharded:
                 parts = [_flat(p).numel() for p in self._parameters]
                 options |= {"draw_directions": partial(ShardedDirections, self._group, parts)}
-        data = _Data(self._accountant, self._sample_rate, living)
+        data = DataOfAccountant(self._accountant, self._sample_rate, living)
         self.recorder = Recorder(
             {name: p.shape for name, p in zip(self._names(), self._parameters, strict=True)},
             noise_multiplier=float(optimizer.noise_multiplier),
@@ -232,8 +239,10 @@ class WatchedOptimizer:
         original = optimizer.original_optimizer
         self._removers.append(original.register_step_pre_hook(self._before_step).remove)
         self._removers.append(original.register_step_post_hook(self._after_step).remove)
-        self._beside = Unchanged(self._model.without(_trained_by([optimizer, *_optimizers()])))
-        own = _trained_by([optimizer])
+        self._beside = Unchanged(
+            self._model.without(trained_by([optimizer, *private_optimizers()]))
+        )
+        own = trained_by([optimizer])
         if elsewhere := [
             name for name in self._model.without(own) if name not in self._beside.names
         ]:
@@ -322,7 +331,7 @@ class WatchedOptimizer:
             )
 
     def _name_what_is_not_seen(self) -> None:
-        parts = (self._elsewhere, self._statistics.not_seen, _noise_seed_in_words(self._optimizer))
+        parts = (self._elsewhere, self._statistics.not_seen, noise_seed_in_words(self._optimizer))
         self.recorder.not_seen = "; ".join(filter(None, parts))
 
     def _look_at_buffers(self) -> None:
@@ -516,7 +525,7 @@ class WatchedOptimizer:
         if self._noised:
             self._record()
         elif not (self._is_public or self._is_recorded) and self.alarm is None:
-            self._contradiction(*_why_without_noise(self._optimizer))
+            self._contradiction(*why_without_noise(self._optimizer))
         self._is_recorded = False
 
     def _after_step(self, *_: Any) -> None:
@@ -626,7 +635,7 @@ class WatchedOptimizer:
         count = in_half if rounding > _TOLERANCE / 2 else _TRIALS
         left = 0.0
         self._is_trial = True
-        with _set_aside(optimizer, self._parameters):
+        with set_aside(optimizer, self._parameters):
             for factor in np.geomspace(_LONG, 1.2, count):
                 size = float(factor) * norm / total**0.5
                 for parameter, dtype in zip(self._parameters, dtypes, strict=True):
@@ -684,116 +693,6 @@ class WatchedOptimizer:
     def _names(self) -> list[str]:
         names = self._model.names
         return [names.get(id(p), f"parameter {place}") for place, p in enumerate(self._parameters)]
-
-
-def _noise_seed_in_words(optimizer: Any) -> str:
-    """What a seed lets others compute that somebody has set; empty if PyTorch has drawn it.
-
-    The seed itself is not named, since whoever reads the result could compute the noise.
-    """
-    generator = optimizer.generator
-    try:
-        if generator is None:
-            on_gpu = any(parameter.is_cuda for parameter in optimizer.params)
-            seed = torch.cuda.initial_seed() if on_gpu else torch.initial_seed()
-        else:
-            seed = generator.initial_seed()
-    except RuntimeError:  # the generator of Opacus's secure mode has none
-        return ""
-    # A generator of one's own that was given no seed has the same one in all programs.
-    if seed > _LARGEST_SET_SEED and seed != torch.Generator().initial_seed():
-        return ""
-    return (
-        "who can guess the seed of the noise, which was set and not drawn: whoever guesses it can"
-        " compute the noise"
-    )
-
-
-def _optimizers() -> list[Any]:
-    """Opacus's optimizers that are alive."""
-    from opacus.optimizers import DPOptimizer
-
-    return living_objects((DPOptimizer,))
-
-
-def _trained_by(optimizers: Iterable[Any]) -> set[int]:
-    """Identities of all parameters that some of the optimizers train."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return {id(parameter) for group in groups for parameter in group["params"]}
-
-
-def _why_without_noise(optimizer: Any) -> tuple[str, str]:
-    """Kind and message of an update to which the watched optimizer adds no noise."""
-    original = optimizer.original_optimizer
-    if any(
-        other is not optimizer and other.original_optimizer is original for other in _optimizers()
-    ):
-        return "another_optimizer", (
-            "make_private was called again with this optimizer, and what it returned then makes the"
-            " steps, which are not watched: give that optimizer to `watch`"
-        )
-    return "update_without_noise", (
-        "the optimizer makes an update without adding noise; if it is on public data, do it inside"
-        " `with watched.public():`"
-    )
-
-
-class _Data:
-    """What is known of the data and the loader that belong to an accountant.
-
-    Attributes:
-        num_records: None if it is not known.
-        other_rates: the sample rates of the data's loaders, if none of them is the accounted one.
-    """
-
-    def __init__(self, accountant: Any, rate: float, living: Sequence[Any]) -> None:
-        from opacus import PrivacyEngine
-        from opacus.data_loader import DPDataLoader
-
-        loaders = living_objects((DPDataLoader,), living)
-        engines = living_objects((PrivacyEngine,), living)
-        datasets = [engine.dataset for engine in engines if engine.accountant is accountant]
-        # Without the engine, a loader can only be told by its rate.
-        own_loaders = [
-            loader for loader in loaders if any(loader.dataset is data for data in datasets)
-        ]
-        ours = [
-            loader for loader in own_loaders or loaders if abs(loader.sample_rate / rate - 1) < 1e-9
-        ]
-        counts = {len(data) for data in datasets if data is not None}
-        counts = counts or {len(loader.dataset) for loader in ours}
-        self.num_records: int | None = counts.pop() if len(counts) == 1 else None
-        self.other_rates: set[float] = (
-            set() if ours else {loader.sample_rate for loader in own_loaders}
-        )
-
-
-def _accountant(optimizer: Any, owner: Any) -> tuple[Any, float | None]:
-    """The accountant, and the sample rate with which the optimizer calls it."""
-    owner = getattr(owner, "accountant", owner)
-    hook = getattr(optimizer, "step_hook", None)
-    cells = captured_by(hook)
-    hooked = next((cell for cell in cells if hasattr(cell, "history")), None)
-    rate = next((cell for cell in cells if isinstance(cell, float)), None)
-    return (hooked if owner is None else owner), rate
-
-
-@contextmanager
-def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
-    """While inside, gradients and counters may be changed; afterwards they are as before."""
-    gradients = [(p.grad_sample, p.summed_grad) for p in parameters]
-    counters = {
-        name: getattr(optimizer, name)
-        for name in ("sample_size", "unclipped_num")
-        if hasattr(optimizer, name)
-    }
-    try:
-        yield
-    finally:
-        for parameter, (grad_sample, summed_grad) in zip(parameters, gradients, strict=True):
-            parameter.grad_sample, parameter.summed_grad = grad_sample, summed_grad
-        for name, value in counters.items():
-            setattr(optimizer, name, value)
 
 
 def _drawn(seed: int | None) -> int:
