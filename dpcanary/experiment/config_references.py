@@ -20,8 +20,6 @@ from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.figure_config import Figure
 from dpcanary.training.training_settings import WorldAssignment
 
-# Figures that show what training without privacy does not have: a profile, or a clipping norm.
-_OF_PRIVATE_TRAINING = ("privacy_profile", "gradient_norm")
 # Accountants work with exp(epsilon), which overflows at 709.
 _LARGEST_TARGET = 500.0
 
@@ -207,59 +205,18 @@ def _check_figure(
     for sweep in figure.sweeps:
         if sweep not in sweeps:
             raise InputError(f"{where}.sweeps: no {sweep!r}; {suggestion(sweep, sweeps)}")
-    gaussian = figure.shown or figure.kind == "privacy_profile"
-    if gaussian and Conversion.GDP not in settings.conversions:
-        raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
-    names = [name for sweep in figure.sweeps for name in sweeps[sweep]]
-    scores = {audits[name].score for name in names}
+    shown = {name: audits[name] for sweep in figure.sweeps for name in sweeps[sweep]}
     kind = figure_kind(figure.kind)
     if not kind.draw.startswith("dpcanary."):  # else tests have checked it
         kind.check_function(has_axis=figure.axis is not None)
-    shown = [audits[name] for name in names]
-    if kind.check and (reason := function_named(kind.check)(shown, settings)):
+    for name, audit in shown.items():
+        if audit.has_two_worlds == kind.is_of_secrets:
+            is_of = "slots that hold secrets" if kind.is_of_secrets else "slots in two worlds"
+            raise InputError(f"{where}: it shows {is_of}, which audit {name} does not have")
+        if audit.noise_multiplier == 0 and figure.axis == "noise_multiplier":
+            raise InputError(
+                f"{where}: audit {name} trains without privacy, and has no place on an axis of"
+                " noise: take another sweep"
+            )
+    if reason := function_named(kind.check)(shown, figure, settings):
         raise InputError(f"{where}: {reason}")
-    without = [name for name in names if audits[name].noise_multiplier == 0]
-    if without and (figure.axis == "noise_multiplier" or figure.kind in _OF_PRIVATE_TRAINING):
-        raise InputError(
-            f"{where}: audit {without[0]} trains without privacy, which kind {figure.kind} cannot"
-            " show: take another sweep"
-        )
-    if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
-        raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
-    for key in ("canary", "adjacency") if figure.kind == "models_trained" else ():
-        values = {str(getattr(audits[name], key)): name for name in names}
-        if len(values) > 1:
-            raise InputError(
-                f"{where}: audits {' and '.join([*values.values()][:2])} differ in {key}, of which"
-                " kind models_trained shows one: show them in different figures"
-            )
-    for name in names:
-        if audits[name].has_two_worlds == (figure.kind == "secrets"):
-            is_of = "slots in two worlds" if figure.kind == "secrets" else "slots that hold secrets"
-            raise InputError(
-                f"{where}: audit {name} has {is_of}, which kind {figure.kind} does not show"
-            )
-        if figure.kind == "models_trained":
-            _check_models(where, figure, name, audits[name])
-            continue
-        audit, most = audits[name], max(figure.num_runs, default=0)
-        if most > audit.num_runs:
-            raise InputError(
-                f"{where}.num_runs: {most} is more than the {audit.num_runs} runs of audit {name}"
-            )
-        odd = [number for number in figure.num_runs if number % 2 or number < 4]
-        if odd and audit.num_slots == 1:
-            raise InputError(
-                f"{where}.num_runs: {odd[0]} must be even, for two worlds, and at least 4"
-            )
-        if figure.kind == "test_accuracy" and not (audit.is_trained and audit.loss.is_of_classes):
-            reason = "its labels are numbers" if audit.is_trained else "it trains no models"
-            raise InputError(f"{where}: audit {name} has no test accuracy: {reason}")
-
-
-def _check_models(where: str, figure: Figure, name: str, audit: Audit) -> None:
-    if not audit.fitting(figure.num_runs):
-        least = "even numbers of at least 4" if audit.num_slots == 1 else "numbers"
-        raise InputError(
-            f"{where}.num_runs: none fits audit {name}, which needs {least} up to {audit.num_runs}"
-        )

@@ -28,14 +28,16 @@ class FigureKind:
         caption: paragraphs.
         needs: keys of a figure in a config that it must have, and others must not.
         keys: keys that it may have.
-        check: `module:name` of a function that takes the audits of its sweeps and the settings of
-            the experiment, and returns why it cannot show them; an empty text if it can.
+        check: `module:name` of a function that takes the audits of its sweeps by name, the figure
+            in the config and the settings of the experiment, and returns why it cannot show them;
+            an empty text if it can. By default, the runs of an audit must have all of `num_runs`.
         check_rows: `module:name` of a function that raises an InputError if the kind cannot show
             some audits together: of a table with a row for each and the columns of their settings
             in the summary, and of the keywords `axis`, `panels` and `lines`. It is called before
             anything is trained.
         axis: the column of the summary on its axis, where this is fixed.
         has_bounds: whether it shows lower bounds; a kind with the key `shown` only where it is set.
+        is_of_secrets: whether it shows audits whose slots hold secrets, and not those of worlds.
     """
 
     name: str
@@ -45,10 +47,11 @@ class FigureKind:
     files: tuple[str, ...] = ("summary",)
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
-    check: str | None = None
+    check: str = "dpcanary.experiment.figure_checks:numbers_of_runs"
     check_rows: str | None = None
     axis: str | None = None
     has_bounds: bool = True
+    is_of_secrets: bool = False
 
     def __post_init__(self) -> None:
         checked_name("figure kind", self.name)
@@ -90,6 +93,7 @@ class FigureKind:
             ) from None
 
 
+_CHECKS = "dpcanary.experiment.figure_checks"
 _CAPTION_OF_BOUNDS = (
     "Audited and accounted epsilon against the quantity below the panels, with a panel for "
     "each setting in the panel titles.",
@@ -158,6 +162,7 @@ _KINDS = (
         ),
         needs=("sweeps", "num_runs"),
         keys=("panels",),
+        check=f"{_CHECKS}:models_trained",
     ),
     FigureKind(
         "test_accuracy",
@@ -177,6 +182,7 @@ _KINDS = (
             "replace an input. A gradient canary is in the models of both worlds, so all of "
             "its models count as models with a canary.",
         ),
+        check=f"{_CHECKS}:accuracy",
         check_rows="dpcanary.figures.accuracy:check_rows",
         has_bounds=False,
     ),
@@ -229,6 +235,7 @@ _KINDS = (
             "solid curve as a whole. Nothing is assumed about the scores' distribution.",
         ),
         keys=("panels", "shown"),
+        check=f"{_CHECKS}:trade_off",
         check_rows="dpcanary.figures.trade_off_figure:check_rows",
     ),
     FigureKind(
@@ -249,6 +256,7 @@ _KINDS = (
             "has length C at every step by construction.",
         ),
         keys=("panels",),
+        check=f"{_CHECKS}:gradient_norms",
         check_rows="dpcanary.figures.set_ups:check_rows",
         has_bounds=False,
     ),
@@ -270,6 +278,7 @@ _KINDS = (
             "and the assumption behind the audited curves.",
         ),
         keys=("panels",),
+        check=f"{_CHECKS}:privacy_profile",
         check_rows="dpcanary.figures.set_ups:check_rows",
     ),
     FigureKind(
@@ -284,6 +293,7 @@ _KINDS = (
             "Dotted lines are what is accounted under substitute adjacency for all copies of a"
             " secret together. The legend names what is accounted for a single record.",
         ),
+        is_of_secrets=True,
     ),
 )
 FIGURE_KINDS = {kind.name: kind for kind in _KINDS}

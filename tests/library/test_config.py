@@ -610,7 +610,7 @@ CASES = cases(
 {rank_rules: [single]}                 => rank rule single is for one secret, and there are 4; add
 {rank_rules: [bits, bits]}             => rank_rules: must not repeat a name
 {rank_rules: [combined]}               => rank_rules.0: unknown name, known: single, mahloujifar, st
-{figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => steps has slots that hold secrets, which
+{figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => it shows slots in two worlds, which audit 
 {sample_rate: 1.0, num_copies: 3}
 {num_slots: 1, rank_rules: [single]}
 {figures: {f: {kind: secrets, sweeps: [steps]}}}
@@ -642,9 +642,9 @@ CASES = cases(
     figure="""
 {sweeps: [step]}                       => figures.f.sweeps: no 'step'; did you mean 'steps'
 {kind: epsilon_by_runs}                => epsilon_by_runs needs num_runs
-{kind: epsilon_by_runs, num_runs: [4, 20]} => figures.f.num_runs: 20 is more than the 10 runs of aud
-{kind: epsilon_by_runs, num_runs: [4, 5]}  => figures.f.num_runs: 5 must be even, for two worlds, an
-{kind: epsilon_by_runs, num_runs: [2, 4]}  => figures.f.num_runs: 2 must be even, for two worlds, an
+{kind: epsilon_by_runs, num_runs: [4, 20]} => figures.f: num_runs: 20 is more than the 10 runs of aud
+{kind: epsilon_by_runs, num_runs: [4, 5]}  => figures.f: num_runs: 5 must be even, for two worlds, an
+{kind: epsilon_by_runs, num_runs: [2, 4]}  => figures.f: num_runs: 2 must be even, for two worlds, an
 {kind: adjacency_ratio, sample_rates: [0.5], noise_multipliers: [1.0]}  => has no sweeps
 {kind: trade_off, heuristic: true}     => a figure of kind trade_off has no heuristic
 {kind: test_accuracy, sweeps: [worst]} => worst has no test accuracy: it trains no models
@@ -652,11 +652,11 @@ CASES = cases(
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
-{kind: models_trained, num_runs: [3, 100]} => figures.f.num_runs: none fits audit steps, which ne
+{kind: models_trained, num_runs: [3, 100]} => figures.f: num_runs: none fits audit steps, which ne
 {kind: models_trained, num_runs: [10], sweeps: [steps, worst]} => audits steps and worst differ in c
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
-{kind: secrets}                        => audit steps has slots in two worlds, which kind secrets d
-{kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which kind privacy_
+{kind: secrets}                        => it shows slots that hold secrets, which audit steps does n
+{kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which it cannot sh
 """,
 )
 

@@ -1,7 +1,7 @@
 """The figure programs read files and write three files, with the same bytes every time."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,17 +211,18 @@ MINE = FigureKind(
 )
 ALONE = replace(MINE, name="alone", draw=f"{__name__}:draw_alone")
 OTHER = replace(MINE, name="other", keys=("size",))
-WRONG = replace(MINE, name="wrong", check=None, keys=("panels", "shown"))
+WRONG = replace(MINE, name="wrong", keys=("panels", "shown"))
 KINDS = (MINE, ALONE, OTHER, WRONG)
 
 
-def few_audits(audits: Sequence[Audit], settings: Settings) -> str:
-    return f"shows {len(audits)} audits at {settings.delta}" if len(audits) > 1 else ""
+def few_audits(audits: Mapping[str, Audit], figure: FigureSettings, settings: Settings) -> str:
+    shown = f"{figure.kind} shows {' and '.join(audits)} at {settings.delta}"
+    return shown if len(audits) > 1 else ""
 
 
 @pytest.fixture
 def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Installs a package of a right kind, one that returns no table, and two that take other keys."""
+    """Installs a package of a right kind, one that returns no table, and two of other keys."""
     information = tmp_path / "site/mine-1.0.dist-info"
     information.mkdir(parents=True)
     kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in KINDS]
@@ -244,7 +245,7 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
     audits = {"a": {**audit, "noise_multiplier": [1.0, 2.0]}, "b": {**audit, "noise_multiplier": 1}}
     config = {"experiment": "e", "delta": 1e-6, "audits": audits}
     assert parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["b"]}}})
-    with pytest.raises(InputError, match=r"config: figures\.f: shows 2 audits at 1e-06"):
+    with pytest.raises(InputError, match=r"config: figures\.f: mine shows \S+ and \S+ at 1e-06"):
         parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["a"]}}})
     with pytest.raises(InputError, match="'mine': unknown files 'summry': did you mean 'summary'"):
         replace(MINE, files=("summry",))
@@ -254,7 +255,7 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         replace(MINE, inputs=("summary", "attacks"))
     with pytest.raises(InputError, match="called with summary, note, panels: got an unexpected"):
         parse_experiment(config | {"figures": {"f": {"kind": "wrong", "sweeps": ["a"]}}})
-    with pytest.raises(InputError, match="draw_alone must return .* a DataFrame .*, not Figure"):
+    with pytest.raises(InputError, match=r"draw_alone must return .* a DataFrame .*, not Figure"):
         _draw("alone", {"summary": files["summary"]}, tmp_path / "out", note="n")
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
     assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]

@@ -1,11 +1,12 @@
 """The kind of figure that Boglioni et al. alone have, and which audits it can show."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
+from dpcanary.experiment.figure_config import Figure
 from dpcanary.extend import FigureKind
 
 CANARY_SETS = FigureKind(
@@ -28,11 +29,11 @@ CANARY_SETS = FigureKind(
 )
 
 
-def why_not_comparable(audits: Sequence[Audit], settings: Settings) -> str:
+def why_not_comparable(audits: Mapping[str, Audit], _: Figure, settings: Settings) -> str:
     """Why a figure cannot compare the canaries of audits; empty if it can."""
-    if {audit.score for audit in audits} != {"loss"}:
+    if {audit.score for audit in audits.values()} != {"loss"}:
         return "it compares losses: all audits of its sweeps need score loss"
-    if len({audit.seed for audit in audits}) > 1:
+    if len({audit.seed for audit in audits.values()}) > 1:
         return (
             "its audits have seeds of their own; give them the same seed, so that their trainings"
             " are pairs"

@@ -1,0 +1,76 @@
+"""Which audits the kinds of figures of general use can show; see `FigureKind.check`."""
+
+from collections.abc import Mapping
+
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.experiment_config import Settings
+from dpcanary.experiment.figure_config import Figure
+
+Audits = Mapping[str, Audit]
+
+
+def numbers_of_runs(audits: Audits, figure: Figure, _: Settings) -> str:
+    """Why the runs of some audit cannot be cut into such numbers; empty if they can."""
+    for name, audit in audits.items():
+        if (most := max(figure.num_runs, default=0)) > audit.num_runs:
+            return f"num_runs: {most} is more than the {audit.num_runs} runs of audit {name}"
+        odd = [number for number in figure.num_runs if number % 2 or number < 4]
+        if odd and audit.num_slots == 1:
+            return f"num_runs: {odd[0]} must be even, for two worlds, and at least 4"
+    return ""
+
+
+def models_trained(audits: Audits, figure: Figure, _: Settings) -> str:
+    """Why audits cannot share panels whose titles name neither canary nor adjacency."""
+    for key in ("canary", "adjacency"):
+        values = {str(getattr(audit, key)): name for name, audit in audits.items()}
+        if len(values) > 1:
+            return (
+                f"audits {' and '.join([*values.values()][:2])} differ in {key}, of which kind"
+                " models_trained shows one: show them in different figures"
+            )
+    for name, audit in audits.items():
+        if not audit.fitting(figure.num_runs):
+            least = "even numbers of at least 4" if audit.num_slots == 1 else "numbers"
+            return f"num_runs: none fits audit {name}, which needs {least} up to {audit.num_runs}"
+    return ""
+
+
+def accuracy(audits: Audits, *_: object) -> str:
+    """Why an audit has no accuracy on test records; empty if all have one."""
+    for name, audit in audits.items():
+        if not (audit.is_trained and audit.loss.is_of_classes):
+            reason = "its labels are numbers" if audit.is_trained else "it trains no models"
+            return f"audit {name} has no test accuracy: {reason}"
+    return ""
+
+
+def gradient_norms(audits: Audits, *_: object) -> str:
+    """Why there is no norm of a gradient beside a clipping norm; empty if there is one."""
+    if "gradient_norm" not in {audit.score for audit in audits.values()}:
+        return "no audit of its sweeps has score gradient_norm"
+    return _without_privacy(audits)
+
+
+def privacy_profile(audits: Audits, _: Figure, settings: Settings) -> str:
+    """Why there is no accounted or audited curve of some audit; empty if all have both."""
+    return _without_gaussian_bounds(settings) or _without_privacy(audits)
+
+
+def trade_off(_: Audits, figure: Figure, settings: Settings) -> str:
+    """Why there is no audited curve, where the figure draws it; empty if there is one."""
+    return _without_gaussian_bounds(settings) if figure.shown else ""
+
+
+def _without_gaussian_bounds(settings: Settings) -> str:
+    if Conversion.GDP in settings.conversions:
+        return ""
+    return "conversions has no gdp, which gives the audited curve"
+
+
+def _without_privacy(audits: Audits) -> str:
+    for name, audit in audits.items():
+        if audit.noise_multiplier == 0:
+            return f"audit {name} trains without privacy, which it cannot show: take another sweep"
+    return ""
