@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpcanary.core.argument_checks import Choice
-from dpcanary.core.plugins import function_named, load_plugin, registered
-from dpcanary.errors import InputError, suggestion
+from dpcanary.core.plugins import Catalogue, function_named
 from dpcanary.estimation.bound_in_words import bound_in_words
 from dpcanary.estimation.estimation_settings import Conversion
 
-GROUP = "dpcanary.threshold_rules"
 _COINS = (
     "the world of each slot was a fair coin of its own, and the numbers of guesses were fixed"
     " before the scores were seen"
@@ -304,22 +302,6 @@ RULES: dict[str, Rule] = {
     ),
 }
 
-
-def threshold_rule_names() -> list[str]:
-    """The names of this package's rules, then those of plugins."""
-    names = [rule.value for rule in ThresholdRule]
-    return [*names, *(name for name in sorted(registered(GROUP)) if name not in names)]
-
-
-def threshold_rule_named(name: str) -> Rule:
-    """The rule of this name, of this package or of a plugin.
-
-    Raises:
-        InputError: if there is no such rule, or the plugin's object is not a `Rule`.
-    """
-    if name in RULES:
-        return RULES[name]
-    names = threshold_rule_names()
-    if name not in names:
-        raise InputError(f"unknown threshold rule {name!r}: {suggestion(name, names)}")
-    return load_plugin(GROUP, name, Rule)
+_CATALOGUE = Catalogue("threshold rule", "dpcanary.threshold_rules", Rule, RULES)
+threshold_rule_named = _CATALOGUE.named
+threshold_rule_names = _CATALOGUE.names
