@@ -96,7 +96,7 @@ test: $(TOOLS)
 	$(PYTEST) --most-seconds 10 -m "not long and not exhaustive"
 
 test-long: $(TOOLS)
-	$(PYTEST) -m "not exhaustive"
+	$(PYTEST) --durations 40 -m "not exhaustive"
 
 test-all: $(TOOLS)
 	$(PYTEST)
