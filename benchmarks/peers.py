@@ -36,6 +36,7 @@ from scipy.stats import beta
 from benchmarks.tables_in_pages import markdown_table, with_table
 from dpcanary.core.files import read_json, write_text
 from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.printing import rounded_down
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.figures import style
 from dpcanary.scoring.score_file import read_scores
@@ -582,7 +583,8 @@ def _demo(results: dict[str, Any], game: str) -> str:
     lines.append(["accounted (an upper bound)", *(f"{c['truth']:.2f}" for c in cells)])
     for e in _present(results, game):
         found = [_row_of(results, e.label, c["name"]) for c in cells]
-        lines.append([e.label, *(f"{max(r['median'], 0):.2f}" if r else "-" for r in found)])
+        # One audit each: lower bounds, and no medians.
+        lines.append([e.label, *(rounded_down(max(r["median"], 0)) if r else "-" for r in found)])
     return markdown_table(lines)
 
 

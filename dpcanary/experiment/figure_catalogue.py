@@ -198,8 +198,7 @@ _KINDS = (
             "in its place; a gradient canary is +C in world 0 and -C in world 1. Under the "
             "other adjacencies, world 0 has the canary and world 1 has nothing. Both "
             "histograms have the same bins.",
-            "The less the two histograms overlap, the better the attack distinguishes the "
-            "worlds. Bounds with conversion direct rest on the tails alone.",
+            "The less the two histograms overlap, the better the attack distinguishes the worlds.",
             "The scores are those of the first repeat, as measured; nothing is assumed about "
             "their distribution.",
         ),

@@ -158,7 +158,7 @@ class Recorder:
         alarm: what refutes the claim; None so far.
         end: the alarm at which watching ended; None so far.
         num_canaries: K.
-        share: what the canaries add to the variance of the noise.
+        share: what the canaries add to the variance of the noise, at most in one step.
         num_steps: steps that were recorded.
         journal: the file that is kept up to date; None if there is none.
         directions: of the canaries.
@@ -244,16 +244,8 @@ class Recorder:
             if seed is None
             else checked_count("seed", seed, least=0),
         )
-        self.share = share_of_variance(
-            chosen, num_parameters=size, noise_multiplier=noise, sample_rate=rate
-        )
-        if self.share > _LARGE_SHARE:
-            warnings.warn(
-                f"{chosen:,} canaries add {self.share:.0%} to the variance of the noise, and so"
-                " change the training: give fewer",
-                UserWarning,
-                stacklevel=3,
-            )
+        self.share = 0.0
+        self._adds(noise_multiplier=noise, sample_rate=rate, stacklevel=4)
         # Gives the projections of the parameters as they are, for the journal.
         self.now: Callable[[], Floats] | None = None
         self.journal = None if journal is None else Path(journal)
@@ -292,6 +284,23 @@ class Recorder:
         self._sums: Sequence[Tensor] = ()
         self._versions: list[int] = []
         self.added, self.others = np.empty(0), np.empty(0)
+
+    def _adds(self, *, noise_multiplier: float, sample_rate: float, stacklevel: int) -> None:
+        """Keeps the largest share of all steps; warns where it becomes large."""
+        share = share_of_variance(
+            self.num_canaries,
+            num_parameters=sum(self._sizes),
+            noise_multiplier=noise_multiplier,
+            sample_rate=sample_rate,
+        )
+        if share > _LARGE_SHARE >= self.share:
+            warnings.warn(
+                f"{self.num_canaries:,} canaries add {share:.0%} to the variance of the noise in"
+                f" step {self.num_steps + 1}, and so change the training: give fewer",
+                UserWarning,
+                stacklevel=stacklevel,
+            )
+        self.share = max(self.share, share)
 
     @property
     def num_steps_since_begin(self) -> int:
@@ -482,6 +491,11 @@ class Recorder:
                 first=noise.first / size,
                 along_sum=_component(*noise.with_sum) / size,
             )
+        )
+        self._adds(
+            noise_multiplier=step_settings.noise_multiplier,
+            sample_rate=step_settings.sample_rate,
+            stacklevel=3,
         )
         weight = self._weight_of_sum(step_settings, added) / sigma**2
         self._unknown_ratios += weight * (along + added + others)

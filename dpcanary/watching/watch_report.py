@@ -107,7 +107,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
         ("delta", f"{watched.delta:g}"),
         ("significance", f"{watched.significance:g}, of each bound"),
         ("canaries", f"{watched.num_canaries:,}"),
-        ("share of the noise's variance", f"{watched.share:.2%}"),
+        ("share of a step's noise variance", f"at most {watched.share:.2%}"),
     ]
     for phase in watched.phases[:3]:
         words = (

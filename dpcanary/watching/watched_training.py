@@ -111,7 +111,7 @@ class WatchedTraining:
         delta: of all epsilons.
         significance: the probability with which each bound may exceed the truth.
         num_parameters: d.
-        share: what the canaries added to the variance of the noise.
+        share: what the canaries added to the variance of the noise, at most in one step.
         alarm: what refutes that the training is what was accounted; None if nothing does.
         alarm_level: the probability, at most, with which a right training ever raises a statistical
             alarm.
@@ -364,7 +364,8 @@ class WatchedTraining:
         shown, *table = self._shown_lines()
         run = (
             f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,} parameters"
-            f" and {self.num_steps:,} steps; they add {self.share:.2%} to the variance of the noise"
+            f" and {self.num_steps:,} steps; they add at most"
+            f" {self.share:.2%} to the variance of a step's noise"
         )
         rest = [*self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])
