@@ -18,15 +18,9 @@ from dpcanary import estimate_epsilon
 from dpcanary.core.gdp import gdp_delta
 from dpcanary.estimation.rule_catalogue import RULES, Proof
 from dpcanary.experiment.summary import NOT_VALID
+from dpcanary.figures import attacks as of_attacks
 from dpcanary.figures.accuracy import accuracy_table
-from dpcanary.figures.attacks import (
-    Attack,
-    Profile,
-    accounted_false_negative_rate,
-    confidence_band,
-    measured_error_curve,
-    thinned,
-)
+from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.figures.style import canary_colour
 from dpcanary.scoring.world_scores import WorldScores
@@ -34,10 +28,10 @@ from dpcanary.scoring.world_scores import WorldScores
 
 def test_envelope_of_few_points_is_their_lines_and_survives_epsilons_beyond_floats():
     profile = Profile(delta=np.array([0.1]), epsilon=np.array([np.log(2.0)]))
-    fnr = accounted_false_negative_rate(profile, [0.0, 0.2, 0.5, 0.9, 1.0])
+    fnr = of_attacks.accounted_false_negative_rate(profile, [0.0, 0.2, 0.5, 0.9, 1.0])
     assert fnr == pytest.approx([0.9, 0.5, 0.2, 0.0, 0.0])
     profile = Profile(delta=np.array([1e-12, 0.3, 0.5]), epsilon=np.array([np.inf, 5000.0, 0.0]))
-    fnr = accounted_false_negative_rate(profile, [0.0, 0.1, 1.0])
+    fnr = of_attacks.accounted_false_negative_rate(profile, [0.0, 0.1, 1.0])
     assert fnr == pytest.approx([0.7, 0.4, 0.0])
 
 
@@ -45,11 +39,11 @@ def test_measured_curve_counts_as_a_loop_does_and_bands_are_exact_binomial_inter
     rng = np.random.default_rng(2)
     # Rounding makes ties within and across worlds.
     world0, world1 = rng.normal(1, 1, 40).round(1), rng.normal(-1, 1, 30).round(1)
-    fpr, fnr = measured_error_curve(world0, world1)
+    fpr, fnr = of_attacks.measured_error_curve(world0, world1)
     thresholds = sorted(set(world0))
     assert fpr.tolist() == [sum(s >= t for s in world1) / 30 for t in thresholds]
     assert fnr.tolist() == [sum(s < t for s in world0) / 40 for t in thresholds]
-    low, high = confidence_band(world0, world1, confidence=0.9)
+    low, high = of_attacks.confidence_band(world0, world1, confidence=0.9)
     for index in range(len(thresholds)):
         counts = [(round(30 * fpr[index]), 30), (round(40 * fnr[index]), 40)]
         for side, (errors, trials) in enumerate(counts):
@@ -61,16 +55,18 @@ def test_measured_curve_counts_as_a_loop_does_and_bands_are_exact_binomial_inter
 def test_thinning_keeps_ends_and_shape():
     rng = np.random.default_rng(3)
     # One world's scores are skewed, so that the two axes need different points.
-    fpr, fnr = measured_error_curve(rng.normal(1, 1, 20_000), -rng.exponential(1, 20_000))
+    fpr, fnr = of_attacks.measured_error_curve(
+        rng.normal(1, 1, 20_000), -rng.exponential(1, 20_000)
+    )
     seen = (fpr > 0) & (fnr > 0)
     fpr, fnr = fpr[seen], fnr[seen]
-    kept = thinned(fpr, fnr, most=400)
+    kept = of_attacks.thinned(fpr, fnr, most=400)
     assert 200 < len(kept) <= 400
     assert (kept[0], kept[-1]) == (0, len(fpr) - 1)
     # Between kept points, the drawn line errs by less than a tenth along both axes.
     for x, y in ((-np.log(fpr), np.log(fnr)), (np.log(fnr), np.log(fpr))):
         assert np.abs(np.interp(x, x[kept], y[kept]) - y).max() < 0.1
-    assert thinned(fpr[:5], fnr[:5], most=400).tolist() == [0, 1, 2, 3, 4]
+    assert of_attacks.thinned(fpr[:5], fnr[:5], most=400).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_trade_off_table_holds_measured_and_accounted_curves():

@@ -25,18 +25,10 @@ from dpcanary.data.records import Split, write_split
 from dpcanary.data.sources import load_records
 from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
+from dpcanary.experiment import results_table as results
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.results_table import (
-    above_in_words,
-    in_words,
-    read_results,
-    results_lines,
-    results_table,
-    stated,
-    targets_in_words,
-)
 from dpcanary.experiment.summary import learnt_in_words
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import print_failure, print_success
@@ -74,7 +66,7 @@ def test_bounds_are_averaged_and_none_is_picked():
             one(9.0, repeat=0, num_runs=100, num_looks=2),  # before the last look
         ]
     )
-    [found] = results_table(summary).to_dict("records")
+    [found] = results.results_table(summary).to_dict("records")
     assert found == {
         "audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute", "audits": 1,
         "rule": "simultaneous", "conversion": "gdp", "assumption": "independence; a curve",
@@ -84,9 +76,9 @@ def test_bounds_are_averaged_and_none_is_picked():
     # Seeds and slots of a set-up are one row.
     seeds = [one(5.0, audit=f"a{seed}", seed=seed, configuration="same") for seed in range(3)]
     slots = [one(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
-    found = results_table(pd.DataFrame(seeds + slots))
+    found = results.results_table(pd.DataFrame(seeds + slots))
     assert found[["audit", "shown"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
-    lines = [" ".join(line.split()) for line in results_lines(found, Path("x"))]
+    lines = [" ".join(line.split()) for line in results.results_lines(found, Path("x"))]
     assert [line for line in lines if line.startswith("a0 and 2 more gradient")]
     assert not [line for line in lines if line.startswith("b and")]
 
@@ -103,32 +95,32 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
         ([one(9.5)], None),
         ([one(4.3, adjacency="zero_out")], None),
     ):
-        table = results_table(pd.DataFrame(rows))
-        alarms = [*above_in_words(table)]
+        table = results.results_table(pd.DataFrame(rows))
+        alarms = [*results.above_in_words(table)]
         assert len(alarms) == (alarm is not None)
         for text in alarms:
             said = f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {alarm}"
             assert text.startswith(said)
             # A line of its own, after what may be stated and before the table.
-            lines = "\n".join(results_lines(table, Path("x")))
+            lines = "\n".join(results.results_lines(table, Path("x")))
             before, _, after = lines.partition("\nABOVE WHAT")
             assert ("\n\n" in before, "\n\naudit " in after) == (False, True)
         is_of_content = rows[0]["adjacency"] == "substitute"
-        assert ("rows of content" in in_words(table)) is is_of_content
+        assert ("rows of content" in results.in_words(table)) is is_of_content
 
 
 def test_a_summary_in_words():
-    table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
+    table = results.results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
     for changes, number, is_mean in (
         ({}, 1, False), ({"bounds": 5}, 1, True), ({"shown": [0.0, 1.0]}, 0, False)
     ):  # fmt: skip
-        text = in_words(table.assign(**changes))
+        text = results.in_words(table.assign(**changes))
         assert "shown: lower bound on epsilon by attack, at the last step" in text
         assert f"{number} of 2 rows of content show more than the add/remove epsilon" in text
         assert ("is shown, and is no bound" in text) is is_mean
         assert ("is no evidence of safety" in text) is (number == 0)
-    mixed = table.assign(proof=["not valid", "proven"])
-    assert "number of the attack, a lower bound on epsilon only where it is" in in_words(mixed)
+    mixed = results.in_words(table.assign(proof=["not valid", "proven"]))
+    assert "number of the attack, a lower bound on epsilon only where it is" in mixed
 
 
 def test_what_may_be_stated_comes_first():
@@ -146,9 +138,9 @@ def test_what_may_be_stated_comes_first():
         ([one(5.0, repeat=0), one(6.0, repeat=1)], "The numbers are means of several bounds: none"),
         ([one(0.0)], "Nothing can be stated: the bound is 0"),
     ):
-        table = results_table(pd.DataFrame(rows))
-        assert stated(table).startswith(text)
-        assert results_lines(table, Path("x"))[0].startswith(text[:50])
+        table = results.results_table(pd.DataFrame(rows))
+        assert results.stated(table).startswith(text)
+        assert results.results_lines(table, Path("x"))[0].startswith(text[:50])
 
 
 def test_each_rule_has_a_row_by_its_first_conversion():
@@ -159,7 +151,7 @@ def test_each_rule_has_a_row_by_its_first_conversion():
         one(4.0, audit="b", conversion="direct"),
         one(8.0, audit="b", conversion="subsampled_gaussian"),
     ]
-    table = results_table(pd.DataFrame(rows))
+    table = results.results_table(pd.DataFrame(rows))
     assert table[["rule", "conversion", "shown"]].to_numpy().tolist() == [
         ["steinke", "direct", 2.0],
         ["simultaneous", "gdp", 3.0],
@@ -176,7 +168,7 @@ def test_the_command_prints_the_table(tmp_path):
     def printed(*arguments: str) -> str:
         return CliRunner().invoke(app, ["results", *arguments], catch_exceptions=False).output
 
-    table, text = read_results(written(tmp_path)), printed(str(tmp_path))
+    table, text = results.read_results(written(tmp_path)), printed(str(tmp_path))
     lines = text.splitlines()
     for found in table.itertuples():
         start = re.compile(rf"{re.escape(found.audit)} .* {found.rule} ")
@@ -202,11 +194,11 @@ def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
     rows = [one(1.0, audit=product.name, origin=product.origin) for product in products]
     foreign = one(1.0, audit="foreign", origin="summary/foreign:0123456789abcdef")
     write_table(tmp_path / "summary.tsv", pd.DataFrame(rows))
-    assert len(read_results(tmp_path)) == len(products) == 2
+    assert len(results.read_results(tmp_path)) == len(products) == 2
     for wrong in (rows[:1], rows[1:], [*rows, foreign]):
         write_table(tmp_path / "summary.tsv", pd.DataFrame(wrong))
         with pytest.raises(InputError, match="was not made with the config that is in"):
-            read_results(tmp_path)
+            results.read_results(tmp_path)
 
 
 def test_a_notebook_rounds_to_the_safe_side(tmp_path):
@@ -234,7 +226,7 @@ def targets_of(folder: Path, targets: list[int], **dataset: object) -> tuple[Spl
     labels = tuple(split.private.labels[targets].tolist())
     path = folder / of_canaries.path
     write_canaries(path, CanarySet(canaries, labels), origin=of_canaries.origin)
-    return split, targets_in_words(products, folder, "a")
+    return split, results.targets_in_words(products, folder, "a")
 
 
 def test_a_target_record_of_a_regression_has_the_units_of_its_table(tmp_path):
@@ -321,7 +313,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
         [product] = Products(experiment).summary(["a"])
         row = one(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
         write_table(tmp_path / "summary.tsv", pd.DataFrame([row]))
-        return "\n".join(results_lines(read_results(tmp_path), tmp_path))
+        return "\n".join(results.results_lines(results.read_results(tmp_path), tmp_path))
 
     before = "NOT a valid bound (the audit was looked at before, with 8 runs)"
     assert "NOT" not in run(8) + run(8)  # the same number again is no other look
