@@ -78,6 +78,7 @@ def _slots() -> pd.DataFrame:
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + 5 * summary["slot"] ** 2)
 
 
+VALID = summary_of(rules=["simultaneous"], canaries=["gradient"])
 _MEAN = "mean ± 2 standard errors of 3 repeats"
 _OF_SEEDS = "standard errors over 3 canaries of 2 repeats each"
 
@@ -114,18 +115,13 @@ def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_poin
         assert curve[[axis, "epsilon"]].to_numpy().tolist() == 2 * [[x, 10.0] for x in (0.5, 2, 8)]
 
 
-def test_bars_and_accounted_curves_are_those_of_the_table():
-    figure, table = draw_bounds_figure(summary_of(), axis="step")
+def test_accounted_curves_are_those_of_the_summary_and_one_repeat_has_no_bar():
+    _, table = draw_bounds_figure(VALID[VALID["repeat"] == 0], axis="step")
+    assert table["error_bar"].isna().all()
     for name, value in ACCOUNTED.items():
         curve = table[(table["series"] == f"accounted_{name}") & (table["sample_rate"] == 1.0)]
         assert curve["step"].tolist() == [100, 300, 500]
         assert curve["epsilon"].tolist() == pytest.approx([0.2 * value, 0.6 * value, value])
-    axes = next(axes for axes in figure.axes if axes.get_title() == "q = 0.25, σ = 5.574")  # noqa: RUF001
-    where = {"sample_rate": 0.25, "canary": "gradient"}
-    assert _drawn(axes)[0].tolist() == _audited(table, "step", "epsilon", **where)
-    assert _bars(axes) == pytest.approx([2 * x for [x] in _audited(table, "error_bar", **where)])
-    # One repeat of one audit has none.
-    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
 @pytest.mark.parametrize(("noise", "labels"), [
@@ -146,13 +142,13 @@ def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
         summary = summary_of(adjacency=adjacency, steps=[500])
         summary["epsilon_lower"] *= limit / 10
         figure, table = draw_bounds_figure(summary, axis="noise_multiplier")
-        _, shares = figure.subfigs[0].subfigs
-        for axes, rate in zip(shares.axes, (1.0, 0.25), strict=True):
-            (drawn,) = _drawn(axes)
-            where = {"sample_rate": rate, "canary": "gradient"}
-            [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
-            assert drawn[0, 1] == pytest.approx(epsilon / limit)
-            assert _bars(axes) == pytest.approx([2 * bar / limit])
+        for part, unit in zip(figure.subfigs[0].subfigs, (1.0, limit), strict=True):
+            for axes, rate in zip(part.axes, (1.0, 0.25), strict=True):
+                (drawn,) = _drawn(axes)
+                where = {"sample_rate": rate, "canary": "gradient"}
+                [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
+                assert drawn[0, 1] == pytest.approx(epsilon / unit)
+                assert _bars(axes) == pytest.approx([2 * bar / unit])
 
 
 @pytest.mark.parametrize(("least", "per_repeat", "is_bar_beyond", "is_point_beyond"), [
@@ -215,9 +211,6 @@ def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
         summary = summary_of(rules=rules, conversions=conversions)
         _, table = draw_bounds_figure(summary, axis="step")
         assert set(table["conversion"].dropna()) == {conversions[-1]}
-
-
-VALID = summary_of(rules=["simultaneous"], canaries=["gradient"])
 
 
 def _other_rule(more: float, rule: str = "in_sample") -> pd.DataFrame:
