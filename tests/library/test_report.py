@@ -118,8 +118,8 @@ def test_the_answer_of_the_first_page(changes, phrase, absent):
 
 
 def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
-    known = {"data": "Digits.", "chosen": "Of 2 rows.", "not_examined": ["The loop."]}
-    page = dict(headline(**CRAFTED, **known, measured="Test accuracy 83.2%.").sections)
+    texts = {"data": "Digits.", "chosen": "Of 2 rows.", "measured": "Test accuracy 83.2%."}
+    page = dict(headline(**CRAFTED, **texts, not_examined=["The loop."]).sections)
     names = "Claim, Guaranteed, Shown by attack, Data, Attack, Conditions, Not examined"
     assert ", ".join(page) == names
     assert page["Claim"] == [
@@ -171,9 +171,8 @@ def bars(**changes: object) -> dict[str, tuple[str, str]]:
 
 
 def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
-    values = {kind: value for kind, (_, value) in bars(shown=8.919).items()}
-    assert values == {"add-remove": "≤ 4.38", "shown": "≥ 8.91", "substitute": "≤ 10.00"}
-    assert [*values] == ["add-remove", "shown", "substitute"]
+    values = [(kind, value) for kind, (_, value) in bars(shown=8.919).items()]
+    assert values == [("add-remove", "≤ 4.38"), ("shown", "≥ 8.91"), ("substitute", "≤ 10.00")]
     assert next(iter(bars(shown=2.0))) == "shown"
     assert [*bars(shown=20.0)][-1] == "shown"
     assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
@@ -390,17 +389,14 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
 
 
 def test_the_overview_shows_what_is_finite():
-    row = {"audit": "a", "canary": "gradient", "rule": "combined", "adjacency": "substitute"}
-    accounted = {"proof": "simulated", "add_remove": 1.0, "substitute": 2.0}
-    rows = [
-        row | {"proof": "simulated", "shown": 3.219, "add_remove": inf, "substitute": inf},
-        row | accounted | {"audit": "b", "shown": 0.0},
-        row | accounted | {"audit": "c", "adjacency": "add_remove", "shown": 0.5},
-    ]
+    table = pd.DataFrame({
+        "audit": ["a", "b", "c"], "canary": "gradient", "rule": "combined",
+        "shown": [3.219, 0.0, 0.5], "add_remove": [inf, 1, 1], "substitute": [inf, 2, 2],
+        "adjacency": ["substitute", "substitute", "add_remove"],
+    })  # fmt: skip
     # Numbers that are not valid are not shown.
     for proof, width, text in (("simulated", 3.219, "3.21"), ("not valid", 0.0, "no valid bound")):
-        rows[0]["proof"] = proof
-        figure = draw_overview(pd.DataFrame(rows))
+        figure = draw_overview(table.assign(proof=[proof, "simulated", "simulated"]))
         [axes] = [axes for axes in figure.axes if axes.patches]
         assert [bar.get_width() for bar in axes.patches] == [width, 0.0, 0.5]
         assert [text.get_text() for text in axes.texts] == [text, "0.00", "0.50"]
@@ -408,7 +404,7 @@ def test_the_overview_shows_what_is_finite():
         assert len(axes.collections) == 3
     assert "shown by attack: epsilon is at least this" in legend(figure)
     with pytest.raises(InputError, match="no valid bound"):
-        draw_overview(pd.DataFrame(rows).iloc[:0])
+        draw_overview(table[:0])
 
 
 def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path):
