@@ -90,7 +90,7 @@ def _label(arrays: Arrays) -> str:
     mean, deviation = (np.asarray(arrays.get(*item)).item() for item in _LABEL_SCALING.items())
     # It is kept in single precision, standardised.
     num_decimals = 5 - int(np.floor(np.log10(deviation)))
-    return f"label {round(label * deviation + mean, num_decimals):.10g}"
+    return f"label {round(label * deviation + mean, num_decimals) + 0.0:.10g}"  # -0 is 0
 
 
 def _checked(folder: Path, product: Product) -> Path | None:

@@ -148,7 +148,7 @@ def test_ticks_are_at_values_and_round_ones_go_first():
 _CANARIES = summary_of(canaries=["gradient", "crafted_input", "natural"])
 NATURAL = "natural-1.0-22.37"
 _SUMMARY, _GAPS = examples.sets()
-_SHUFFLED = examples.shuffled()
+_MODELS, _SHUFFLED = examples.models(), examples.shuffled()
 _ALIKE = membership(1.0)
 _SAME = "differ in nothing that this figure shows"
 
@@ -159,22 +159,9 @@ def _beside_natural(audit: str, **changes: object) -> tuple[dict[str, np.ndarray
     return accuracies_of(NATURAL, audit), pd.concat([_CANARIES, rows])
 
 
-def _other(column: str, value: object) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Sets of canaries of which one has another value of a column."""
-    return _SUMMARY.assign(
-        **{column: _SUMMARY[column].mask(_SUMMARY["canary"] == "loss", value)}
-    ), _GAPS
-
-
-def _both(**changes: object) -> tuple[pd.DataFrame]:
-    """Models, once with other columns."""
-    return (pd.concat([examples.models(), examples.models(**changes)]),)
-
-
-def _norms(**changes: object) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Norms of an audit, once with other columns."""
-    both = pd.concat([_ALIKE, _ALIKE.assign(audit="other", **changes)])
-    return norms_of(both), both
+def _twice(rows: pd.DataFrame, **changes: object) -> pd.DataFrame:
+    """Rows, and again with other columns."""
+    return pd.concat([rows, rows.assign(**changes)])
 
 
 def _profiles(adjacency: str, mu: float) -> tuple[list[Any]]:
@@ -184,8 +171,7 @@ def _profiles(adjacency: str, mu: float) -> tuple[list[Any]]:
 
 
 _OTHER_STEPS = _SHUFFLED["num_steps"].mask(_SHUFFLED["sampling"] == "poisson", 160)
-_TWICE = pd.concat([_SUMMARY, _SUMMARY.query("canary == 'loss'").assign(audit="b-loss")])
-_RATIOS = pd.concat([examples.ratios(), examples.ratios(delta=1e-6)])
+_NORMS = norms_of(_twice(_ALIKE, audit="other"))
 _NO_PROFILE = {audit: {"substitute": None} for audit in _ALIKE["audit"]}
 _NO_LAW = landscapes(canary="worst_case", epsilon_hidden_state=np.nan)
 REFUSED: dict[str, list[tuple[tuple[Any, ...], str]]] = {
@@ -203,23 +189,23 @@ REFUSED: dict[str, list[tuple[tuple[Any, ...], str]]] = {
     ],
     "adjacency_ratio": [
         ((examples.ratios(ratio=np.nan),), "no ratio could be accounted"),
-        ((_RATIOS,), "differ in delta"),
+        ((_twice(examples.ratios(), delta=1e-6),), "differ in delta"),
     ],
     "canary_sets": [
-        (_other("model", "convnet"), "differ in model"),
-        (_other("noise_multiplier", 2.0), "differ in noise_multiplier"),
-        (_other("num_slots", 10), "differ in num_slots"),
-        (_other("delta", 1e-6), "differ in delta"),
-        (_other("seed", 3), "differ in seed"),
+        ((_twice(_SUMMARY, model="convnet"), _GAPS), "differ in model"),
+        ((_twice(_SUMMARY, noise_multiplier=2.0), _GAPS), "differ in noise_multiplier"),
+        ((_twice(_SUMMARY, num_slots=10), _GAPS), "differ in num_slots"),
+        ((_twice(_SUMMARY, delta=1e-6), _GAPS), "differ in delta"),
+        ((_twice(_SUMMARY, seed=3), _GAPS), "differ in seed"),
         (examples.sets(slot=1.0), "no valid bound of all slots together"),
-        ((_TWICE, _GAPS), "two audits have the same canary"),
+        ((_twice(_SUMMARY, audit="other"), _GAPS), "two audits have the same canary"),
     ],
     "models_trained": [
-        (_both(canary="natural"), "in canary"),
-        (_both(delta=1e-6), "in delta"),
-        (_both(significance=0.1), "in significance"),
-        (_both(adjacency="zero_out"), "in adjacency"),
-        ((examples.models(is_valid=False),), "no valid bound"),
+        ((_twice(_MODELS, canary="natural"),), "in canary"),
+        ((_twice(_MODELS, delta=1e-6),), "in delta"),
+        ((_twice(_MODELS, significance=0.1),), "in significance"),
+        ((_twice(_MODELS, adjacency="zero_out"),), "in adjacency"),
+        ((_MODELS.assign(is_valid=False),), "no valid bound"),
     ],
     "shuffling": [
         ((_SHUFFLED.assign(is_valid=False),), "no bound of a valid rule"),
@@ -249,8 +235,8 @@ REFUSED: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (_profiles("add_remove", 1.5), "in their accounted"),
     ],
     "gradient_norm": [
-        (_norms(configuration="another", seed=1), f"other {_SAME}"),
-        (_norms(), f"other {_SAME}"),
+        ((_NORMS, _twice(_ALIKE, audit="other", configuration="x", seed=1)), f"other {_SAME}"),
+        ((_NORMS, _twice(_ALIKE, audit="other")), f"other {_SAME}"),
         ((norms_of(_ALIKE) | {"more": {}}, _ALIKE), "the summary lacks an audit"),
     ],
     "privacy_profile": [

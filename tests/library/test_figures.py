@@ -10,23 +10,18 @@ import pytest
 from figure_examples import FIXED, SHOWN_BOUND, accuracies_of, draw, landscapes, membership
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, StepPatch
-from scipy.stats import binomtest, norm, ttest_1samp, ttest_rel
+from scipy.stats import binomtest, norm, ttest_1samp
 from summaries import attack, below, legend, summary_of, titles
 
 from dpcanary import estimate_epsilon
 from dpcanary.core.gdp import gdp_delta
 from dpcanary.estimation.rule_catalogue import RULES, Proof
 from dpcanary.experiment.summary import NOT_VALID
+from dpcanary.figures import attacks as of_attacks
 from dpcanary.figures.accuracy import accuracy_table
-from dpcanary.figures.attacks import (
-    Attack,
-    Profile,
-    accounted_false_negative_rate,
-    confidence_band,
-    measured_error_curve,
-    thinned,
-)
+from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.figures.style import canary_colour
 from dpcanary.scoring.world_scores import WorldScores
@@ -34,10 +29,10 @@ from dpcanary.scoring.world_scores import WorldScores
 
 def test_envelope_of_few_points_is_their_lines_and_survives_epsilons_beyond_floats():
     profile = Profile(delta=np.array([0.1]), epsilon=np.array([np.log(2.0)]))
-    fnr = accounted_false_negative_rate(profile, [0.0, 0.2, 0.5, 0.9, 1.0])
+    fnr = of_attacks.accounted_false_negative_rate(profile, [0.0, 0.2, 0.5, 0.9, 1.0])
     assert fnr == pytest.approx([0.9, 0.5, 0.2, 0.0, 0.0])
     profile = Profile(delta=np.array([1e-12, 0.3, 0.5]), epsilon=np.array([np.inf, 5000.0, 0.0]))
-    fnr = accounted_false_negative_rate(profile, [0.0, 0.1, 1.0])
+    fnr = of_attacks.accounted_false_negative_rate(profile, [0.0, 0.1, 1.0])
     assert fnr == pytest.approx([0.7, 0.4, 0.0])
 
 
@@ -45,11 +40,11 @@ def test_measured_curve_counts_as_a_loop_does_and_bands_are_exact_binomial_inter
     rng = np.random.default_rng(2)
     # Rounding makes ties within and across worlds.
     world0, world1 = rng.normal(1, 1, 40).round(1), rng.normal(-1, 1, 30).round(1)
-    fpr, fnr = measured_error_curve(world0, world1)
+    fpr, fnr = of_attacks.measured_error_curve(world0, world1)
     thresholds = sorted(set(world0))
     assert fpr.tolist() == [sum(s >= t for s in world1) / 30 for t in thresholds]
     assert fnr.tolist() == [sum(s < t for s in world0) / 40 for t in thresholds]
-    low, high = confidence_band(world0, world1, confidence=0.9)
+    low, high = of_attacks.confidence_band(world0, world1, confidence=0.9)
     for index in range(len(thresholds)):
         counts = [(round(30 * fpr[index]), 30), (round(40 * fnr[index]), 40)]
         for side, (errors, trials) in enumerate(counts):
@@ -61,16 +56,18 @@ def test_measured_curve_counts_as_a_loop_does_and_bands_are_exact_binomial_inter
 def test_thinning_keeps_ends_and_shape():
     rng = np.random.default_rng(3)
     # One world's scores are skewed, so that the two axes need different points.
-    fpr, fnr = measured_error_curve(rng.normal(1, 1, 20_000), -rng.exponential(1, 20_000))
+    fpr, fnr = of_attacks.measured_error_curve(
+        rng.normal(1, 1, 20_000), -rng.exponential(1, 20_000)
+    )
     seen = (fpr > 0) & (fnr > 0)
     fpr, fnr = fpr[seen], fnr[seen]
-    kept = thinned(fpr, fnr, most=400)
+    kept = of_attacks.thinned(fpr, fnr, most=400)
     assert 200 < len(kept) <= 400
     assert (kept[0], kept[-1]) == (0, len(fpr) - 1)
     # Between kept points, the drawn line errs by less than a tenth along both axes.
     for x, y in ((-np.log(fpr), np.log(fnr)), (np.log(fnr), np.log(fpr))):
         assert np.abs(np.interp(x, x[kept], y[kept]) - y).max() < 0.1
-    assert thinned(fpr[:5], fnr[:5], most=400).tolist() == [0, 1, 2, 3, 4]
+    assert of_attacks.thinned(fpr[:5], fnr[:5], most=400).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_trade_off_table_holds_measured_and_accounted_curves():
@@ -153,9 +150,8 @@ def test_histograms_have_the_colours_of_the_legend():
     """They count every score in bins that both worlds share, also those of an own audit."""
     rng = np.random.default_rng(0)
     scores = WorldScores(rng.normal(4.0, 1.0, 50), rng.normal(0.0, 1.0, 40))
-    bound = estimate_epsilon(
-        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5, threshold_rule="split"
-    )
+    worlds = {"world0_scores": scores.world0, "world1_scores": scores.world1}
+    bound = estimate_epsilon(**worlds, delta=1e-5, threshold_rule="split")
     figure = draw_scores_of_worlds(scores, bound, name="mine")
     assert any(label.startswith("bound: ε ≥") for label in legend(figure))
     assert figure.get_label() == f"The bound assumes: {bound.assumption}."
@@ -170,9 +166,8 @@ def test_histograms_have_the_colours_of_the_legend():
     natural = attack("natural", sample_rate=0.25, num_runs=40)
     attacks = [attack(world0_scores=np.arange(30.0) + 8), natural]
     figure, table = draw("score_histograms", attacks)
-    for axes, shown in zip(
-        (axes for axes in figure.axes if axes.get_title()), attacks, strict=True
-    ):
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    for axes, shown in zip(panels, attacks, strict=True):
         bins = table[table["audit"] == shown.audit]
         edges = [*bins["bin_left"], bins["bin_right"].iloc[-1]]
         for world, own in enumerate((shown.world0_scores, shown.world1_scores)):
@@ -205,8 +200,8 @@ def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
         high = (rows["mean"] + 2 * rows["standard_deviation"]).max()
         assert band.max() == pytest.approx(high)
         assert band.min() >= 0
-    clipped = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert {tuple(line.get_ydata()) for line in clipped} == {(2.0, 2.0)}
+    clipped = {tuple(x.get_ydata()) for x in axes.get_lines() if x.get_linestyle() == "--"}
+    assert clipped == {(2.0, 2.0)}
     # Panels share a scale that holds every band.
     last = [*norms][-1]
     norms[last] = {step: 100 * values for step, values in norms[last].items()}
@@ -320,6 +315,10 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
         assert len(figure.axes) == num_panels
 
 
+def _panels(figure: Figure) -> list[Axes]:
+    return [axes for part in figure.subfigs for axes in part.axes]
+
+
 def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     summary, gaps = examples.sets()
     figure, table = draw("canary_sets", summary, gaps)
@@ -327,24 +326,20 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     assert len(table) == 3 * 2 * (3 + 6)
     wide = gaps.assign(canary=gaps["audit"].str.removeprefix("a-"))
     wide = wide[wide["step"] == 100].pivot(index="repeat", columns="canary", values="loss_gap")
-    place = table.set_index(["measure", "step", "canary", "compared_with"])
-    for other, test in (
-        ("", ttest_1samp(wide["metagradient"], 0)),
-        ("loss", ttest_rel(wide["metagradient"], wide["loss"])),
-    ):
-        shown = place.loc[("loss_gap", 100, "metagradient", other)]
-        interval = test.confidence_interval(0.95)
-        np.testing.assert_allclose(shown[["lower", "upper"]].astype(float), interval)
+    at = table.set_index(["measure", "step", "canary", "compared_with"])
+    for other in ("", "loss"):
+        shown = at.loc[("loss_gap", 100, "metagradient", other)]
         values = wide["metagradient"] - (wide[other] if other else 0)
-        assert shown["mean"] == pytest.approx(values.mean())
-        assert shown["median"] == pytest.approx(values.median())
-        assert shown["num_repeats"] == 5
+        interval = ttest_1samp(values, 0).confidence_interval(0.95)
+        numbers = [values.mean(), values.median(), *interval, 5]
+        columns = ["mean", "median", "lower", "upper", "num_repeats"]
+        np.testing.assert_allclose(shown[columns].astype(float), numbers)
     bounds = summary.query("threshold_rule == 'steinke' and step == 50 and canary == 'loss'")
-    shown = place.loc[("steinke", 50, "loss", "")]
-    assert shown["mean"] == pytest.approx(bounds["epsilon_lower"].mean())
+    mean_of_bounds = bounds["epsilon_lower"].mean()
+    assert at["mean"]["steinke", 50, "loss", ""] == pytest.approx(mean_of_bounds)
     assert "5 repeats" in below(figure)
     # Bands of bounds end where trainings do; those of the loss gap are one standard deviation.
-    gap, _, steinke = (axes for part in figure.subfigs for axes in part.axes)
+    gap, _, steinke = _panels(figure)
     of_loss = summary.query("threshold_rule == 'steinke' and canary == 'loss'")
     for axes, of_step in (
         (gap, gaps[gaps["audit"] == "a-loss"].groupby("step")["loss_gap"]),
@@ -369,13 +364,11 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     figure, _ = draw("canary_sets", *without)
     assert "the true ε is infinite" in below(figure)
     assert "GDP conversion" not in below(figure)  # no curve is assumed without noise
-    limits = [axes.get_ylim()[1] for part in figure.subfigs for axes in part.axes]
-    assert np.isfinite(limits).all()
+    assert np.isfinite([axes.get_ylim()[1] for axes in _panels(figure)]).all()
     summary, gaps = examples.sets(adjacency="substitute")
     figure, _ = draw("canary_sets", summary[summary["canary"] != examples.SETS[0]], gaps)
-    axes = [one for part in figure.subfigs for one in part.axes][1]
-    drawn = {float(line.get_ydata()[0]) for line in axes.lines if len(line.get_ydata()) == 2}
-    assert {10.0, 4.4} <= drawn
+    heights = [line.get_ydata() for line in _panels(figure)[1].lines]
+    assert {10.0, 4.4} <= {float(height[0]) for height in heights if len(height) == 2}
 
 
 def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule():
@@ -397,7 +390,7 @@ def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule()
     less_noise = examples.models(sample_rate=0.25, noise_multiplier=3.0)
     less_noise = less_noise.assign(epsilon_lower=less_noise["epsilon_lower"] + 50)
     figure, table = draw("models_trained", pd.concat([examples.models(), less_noise]))
-    for axes in (axes for part in figure.subfigs for axes in part.axes):
+    for axes in _panels(figure):
         heights = [height for line in axes.lines for height in line.get_ydata()]
         low, high = axes.get_ylim()
         assert low == 0 <= min(heights)

@@ -1,35 +1,23 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
-import json
-import re
 from itertools import product
-from pathlib import Path
 from statistics import mean, stdev
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, below, legend, row, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.experiment.config_parsing import parse_experiment
-from dpcanary.experiment.experiment_config import Experiment
-from dpcanary.experiment.products import Products
 from dpcanary.experiment.summary import AXES, NOT_VALID
-from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
-from dpcanary.workflow.figure_files import FigureRules
 
 BOTH = ("simultaneous", "in_sample")
 RUNS = {"num_runs": [100, 500, 2000]}
-ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
-    **{"step": None, "noise_multiplier": None, "num_runs": RUNS},
-    **{setting: {setting: [0.25, 4.0, 16.0]} for setting in AXES},
-}
+# By axis: what changes in addition to the settings of `summary_of`.
+ALONG = {"num_runs": RUNS, "max_grad_norm": {"max_grad_norm": [0.25, 4.0, 16.0]}}
 
 
 def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]:
@@ -90,6 +78,7 @@ def _slots() -> pd.DataFrame:
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + 5 * summary["slot"] ** 2)
 
 
+VALID = summary_of(rules=["simultaneous"], canaries=["gradient"])
 _MEAN = "mean ± 2 standard errors of 3 repeats"
 _OF_SEEDS = "standard errors over 3 canaries of 2 repeats each"
 
@@ -126,26 +115,20 @@ def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_poin
         assert curve[[axis, "epsilon"]].to_numpy().tolist() == 2 * [[x, 10.0] for x in (0.5, 2, 8)]
 
 
-def test_bars_and_accounted_curves_are_those_of_the_table():
-    figure, table = draw_bounds_figure(summary_of(), axis="step")
+def test_accounted_curves_are_those_of_the_summary_and_one_repeat_has_no_bar():
+    _, table = draw_bounds_figure(VALID[VALID["repeat"] == 0], axis="step")
+    assert table["error_bar"].isna().all()
     for name, value in ACCOUNTED.items():
         curve = table[(table["series"] == f"accounted_{name}") & (table["sample_rate"] == 1.0)]
         assert curve["step"].tolist() == [100, 300, 500]
         assert curve["epsilon"].tolist() == pytest.approx([0.2 * value, 0.6 * value, value])
-    axes = next(axes for axes in figure.axes if axes.get_title() == "q = 0.25, σ = 5.574")  # noqa: RUF001
-    where = {"sample_rate": 0.25, "canary": "gradient"}
-    assert _drawn(axes)[0].tolist() == _audited(table, "step", "epsilon", **where)
-    assert _bars(axes) == pytest.approx([2 * x for [x] in _audited(table, "error_bar", **where)])
-    # One repeat of one audit has none.
-    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("noise", "labels"),
-    [([0.8, 1, 1.5], "0.8 1 1.5"), ([1.23456, 2], "1.23 2"), ([1, 7, 20], "1 2 5 10 20")],
-)
+@pytest.mark.parametrize(("noise", "labels"), [
+    ([0.8, 1, 1.5], "0.8 1 1.5"), ([1.23456, 2], "1.23 2"), ([1, 7, 20], "1 2 5 10 20"),
+])  # fmt: skip
 def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
-    summary = summary_of(settings=[(0.25, float(sigma)) for sigma in noise])
+    summary = summary_of(settings=[(0.25, float(sigma)) for sigma in noise], canaries=["natural"])
     figure, _ = draw_bounds_figure(summary, axis="noise_multiplier")
     figure.canvas.draw()
     for axes in (axes for axes in figure.axes if axes.get_title()):
@@ -159,27 +142,26 @@ def test_by_noise_further_panels_show_bounds_as_shares_of_their_own_limit():
         summary = summary_of(adjacency=adjacency, steps=[500])
         summary["epsilon_lower"] *= limit / 10
         figure, table = draw_bounds_figure(summary, axis="noise_multiplier")
-        _, shares = figure.subfigs[0].subfigs
-        for axes, rate in zip(shares.axes, (1.0, 0.25), strict=True):
-            (drawn,) = _drawn(axes)
-            where = {"sample_rate": rate, "canary": "gradient"}
-            [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
-            assert drawn[0, 1] == pytest.approx(epsilon / limit)
-            assert _bars(axes) == pytest.approx([2 * bar / limit])
+        for part, unit in zip(figure.subfigs[0].subfigs, (1.0, limit), strict=True):
+            for axes, rate in zip(part.axes, (1.0, 0.25), strict=True):
+                (drawn,) = _drawn(axes)
+                where = {"sample_rate": rate, "canary": "gradient"}
+                [[epsilon, bar]] = _audited(table, "epsilon", "error_bar", **where)
+                assert drawn[0, 1] == pytest.approx(epsilon / unit)
+                assert _bars(axes) == pytest.approx([2 * bar / unit])
 
 
-def test_points_and_bars_beyond_what_is_accounted_are_explained():
-    summary, others = summary_of(rules=["split"], steps=[500]), "error of a mean"
-    for least, per_repeat, is_bar_beyond, is_point_beyond in (
-        (5.0, 0.1, False, False),
-        (9.7, 0.1, False, False),
-        (10.2, 0.1, False, True),
-        (9.0, 0.9, True, False),  # mean 9.9
-    ):
-        bounds = least + per_repeat * summary["repeat"]
-        note = below(draw_bounds_figure(summary.assign(epsilon_lower=bounds), axis="step")[0])
-        assert (others in note) is is_bar_beyond
-        assert ("4 of 4 points exceed the accounted ε" in note) is is_point_beyond
+@pytest.mark.parametrize(("least", "per_repeat", "is_bar_beyond", "is_point_beyond"), [
+    (9.7, 0.1, False, False), (10.2, 0.1, False, True), (9.0, 0.9, True, False),
+])  # fmt: skip
+def test_points_and_bars_beyond_what_is_accounted_are_explained(
+    least, per_repeat, is_bar_beyond, is_point_beyond
+):
+    summary = summary_of(rules=["split"], steps=[500])
+    bounds = least + per_repeat * summary["repeat"]
+    note = below(draw_bounds_figure(summary.assign(epsilon_lower=bounds), axis="step")[0])
+    assert ("error of a mean" in note) is is_bar_beyond
+    assert ("4 of 4 points exceed the accounted ε" in note) is is_point_beyond
 
 
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
@@ -206,7 +188,6 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
 
 
 @pytest.mark.parametrize(("rules", "shown"), [
-    (["simultaneous", "split"], {"simultaneous"}),
     (["split", "simultaneous"], {"split"}),
     (["in_sample", "split", "simultaneous"], {"split", "in_sample"}),
     (["in_sample"], {"in_sample"}),
@@ -232,79 +213,75 @@ def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
         assert set(table["conversion"].dropna()) == {conversions[-1]}
 
 
-def _two_rules(more: float, rule: str = "in_sample") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows of a valid rule, and of one that is not valid and gives `more`."""
-    valid = summary_of(rules=["simultaneous"])
+def _other_rule(more: float, rule: str = "in_sample") -> pd.DataFrame:
+    """The rows of a rule that is not valid and gives `more` than the valid one."""
     changes = {"threshold_rule": rule, "is_valid": False}
-    return valid, valid.assign(**changes, epsilon_lower=valid["epsilon_lower"] + more)
+    return VALID.assign(**changes, epsilon_lower=VALID["epsilon_lower"] + more)
 
 
-def _price(summary: pd.DataFrame) -> list[str]:
-    figure, _ = draw_bounds_figure(summary, axis="step")
-    return re.findall(r"[^.]*: not valid, and .* on average\.", figure.get_label())
+def _price(*parts: pd.DataFrame) -> str:
+    figure, _ = draw_bounds_figure(pd.concat(parts), axis="step")
+    return figure.get_label()
 
 
 _IN_SAMPLE = "Best threshold on the same scores (the rule of most papers)"
 
 
 @pytest.mark.parametrize(("more", "rule", "sentence"), [
-    (0.5, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.50 higher"),
     (-0.12, "mine", "Mine rule: not valid, and 0.12 lower"),
     (0.006, "in_sample", f"{_IN_SAMPLE}: not valid, and 0.01 higher"),
     (0.004, "mine", "Mine rule: not valid, and the same to within 0.01"),
 ])  # fmt: skip
 def test_the_caption_says_how_far_the_rule_that_is_not_valid_is(more, rule, sentence):
-    assert _price(pd.concat(_two_rules(more, rule))) == [f"{sentence} on average."]
+    assert _price(VALID, _other_rule(more, rule)) == f"{sentence} on average."
 
 
 def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
-    valid, other = _two_rules(0.5)
+    valid, other = VALID.copy(), _other_rule(0.5)
     valid.loc[valid["step"] == 100, "epsilon_lower"] += 7  # a point of one rule alone
     other = other[other["step"] != 100].copy()
     other.loc[other["step"] == 300, "epsilon_lower"] += 4  # one of two points
     other.loc[other["repeat"] == 0, "epsilon_lower"] += 3  # one of three repeats
-    assert "and 3.50 higher" in _price(pd.concat([valid, other]))[0]
-    assert _price(pd.concat([valid[valid["step"] == 100], other[other["step"] == 500]])) == []
+    assert "and 3.50 higher" in _price(valid, other)
+    assert _price(valid[valid["step"] == 100], other[other["step"] == 500]) == ""
     for rules in (["simultaneous", "split"], ["in_sample"]):
-        assert _price(summary_of(rules=rules)) == []
+        assert _price(summary_of(rules=rules)) == ""
     # Of two rules that are not valid, that of most papers is shown.
-    valid, mine = _two_rules(0.5, rule="mine")
-    _, table = draw_bounds_figure(pd.concat([valid, mine, _two_rules(0.1)[1]]), axis="step")
-    assert set(table["threshold_rule"].dropna()) == {"simultaneous", "in_sample"}
+    assert "0.10 higher" in _price(VALID, _other_rule(0.5, "mine"), _other_rule(0.1))
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs", "max_grad_norm"])
 def test_only_the_valid_rule_is_drawn(axis):
-    summary = summary_of(rules=BOTH, axis=ALONG[axis])
+    summary = summary_of(rules=BOTH, axis=ALONG.get(axis))
     summary.loc[~summary["is_valid"], "epsilon_lower"] += 90
     figure, table = draw_bounds_figure(summary, axis=axis)
     alone, _ = draw_bounds_figure(summary[summary["is_valid"]], axis=axis)
     assert titles(figure) == titles(alone)
     for axes, expected in zip(figure.axes, alone.axes, strict=True):
         assert (axes.get_ylim(), axes.get_yscale()) == (expected.get_ylim(), expected.get_yscale())
-        for one, other in zip(axes.get_lines(), expected.get_lines(), strict=True):
-            assert np.array_equal(one.get_ydata(), other.get_ydata())
+        lines, of_alone = ([x.get_ydata() for x in part.get_lines()] for part in (axes, expected))
+        np.testing.assert_equal(lines, of_alone)
     hidden = table[table["series"] == "audited_in_sample"]
     assert len(hidden) == (table["series"] == "audited").sum() > 0
     assert (hidden["epsilon"] > 90).all()
     assert len({(axes.get_ylim(), axes.get_yscale()) for axes in _epsilons(figure)}) == 1
 
 
-def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
-    note = "Reduced scale: 2 settings, $5 and $6"
+@pytest.mark.parametrize(("note", "confidence"), [
+    ("Reduced scale: 2 settings, $5 and $6",
+     "90 % confidence for each bound alone, before the mean, "),
+    (f"{NOT_VALID}: the bounds of a.", ""),
+])  # fmt: skip
+def test_the_notes_state_what_the_bounds_assume_and_were_measured_on(note, confidence):
     summary = summary_of(significance=0.1)
     summary["epsilon_lower"] /= 10  # below what is accounted, so that nothing is said of it
     figure, _ = draw_bounds_figure(summary, axis="step", note=note)
     assert below(figure) == (
-        f"{note} Lower bounds: simultaneous rule, GDP conversion, 90 % confidence for each bound"
-        " alone, before the mean, R = 1,000 models; mean ± 2 standard errors of 3 repeats"
-        " Data: digits, N = 500 private records; model: linear"
+        f"{note} Lower bounds: simultaneous rule, GDP conversion, {confidence}R = 1,000 models;"
+        " mean ± 2 standard errors of 3 repeats Data: digits, N = 500 private records; model:"
+        " linear"
     )
-    marked = f"{NOT_VALID}: the bounds of a."
-    figure, _ = draw_bounds_figure(summary, axis="step", note=marked)
-    words = "Lower bounds: simultaneous rule, GDP conversion, R ="
-    assert below(figure).startswith(f"{marked} {words}")
-    assert "audited ε (NOT valid, see the note):" in legend(figure)
+    assert ("audited ε (NOT valid, see the note):" in legend(figure)) is not confidence
 
 
 _RATE = "in the false negative rate"
@@ -327,17 +304,16 @@ def test_the_caption_says_how_far_the_mechanisms_are_from_gaussian_ones(distance
         assert figure.get_label() == expected
 
 
-_SLOTS = {"canaries": ["gradient"], "num_slots": 32}
 _DRAWN = "worst case: simulated, without records"
-_BOTH = "ata: digits, N = 500 private records; model: linear; " + _DRAWN
 
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
-    ({"canaries": ["worst_case", "gradient"]}, _BOTH),
-    (_SLOTS, "models with 32 canaries in each, taken as independent"),
-    (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
-    (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
+    ({"canaries": ["worst_case", "gradient"]},
+     f"Data: digits, N = 500 private records; model: linear; {_DRAWN}"),
+    ({"num_slots": 32}, "models with 32 canaries in each, taken as independent"),
+    ({"num_slots": 32, "slot": 3.0}, "models with 32 canaries in each;"),
+    ({"num_slots": 32, "rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
 ])  # fmt: skip
 def test_the_note_names_the_data_and_what_is_taken_of_several_canaries(changes, words):
     assert words in below(draw_bounds_figure(summary_of(**changes), axis="step")[0])
@@ -345,7 +321,7 @@ def test_the_note_names_the_data_and_what_is_taken_of_several_canaries(changes, 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs"])
 def test_accounted_epsilons_of_one_point_are_visible_and_by_runs_they_are_level(axis):
-    summary = summary_of(rules=BOTH, axis=ALONG[axis], steps=[500])
+    summary = summary_of(rules=BOTH, axis=ALONG.get(axis), steps=[500])
     figure, table = draw_bounds_figure(summary, axis=axis)
     expected = [10.0, 4.4] if axis == "num_runs" else [10.0, 4.4, 11.0]  # no group privacy
     for axes in _epsilons(figure):
@@ -375,19 +351,9 @@ def test_values_of_zero_stay_visible():
     assert (table.loc[table["series"] == "audited", "epsilon"] == 0).all()
 
 
-STEPS = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
-STEPS["noise_multiplier"] *= (STEPS["num_steps"] / 500) ** 0.5
-
-
-def test_noise_may_follow_the_number_of_steps():
-    """And no other setting: the table of refusals has them."""
-    _, table = draw_bounds_figure(STEPS, axis="num_steps")
-    assert table["noise_multiplier"].nunique() == 4
-
-
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "max_grad_norm"])
 def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
-    largest = summary_of(rules=BOTH, axis=ALONG[axis], num_looks=3)
+    largest = summary_of(rules=BOTH, axis=ALONG.get(axis), num_looks=3)
     largest.loc[largest["canary"] == "natural", "num_runs"] = 800
     fewer = largest.assign(num_runs=500, epsilon_lower=largest["epsilon_lower"] - 1)
     figure, table = draw_bounds_figure(pd.concat([fewer, largest]), axis=axis)
@@ -523,6 +489,8 @@ def _mixed(column: str, value: object) -> pd.DataFrame:
 
 
 STEP = {"axis": "step"}
+STEPS = summary_of(axis={"num_steps": [125, 500]}, conversions=["gdp"])
+STEPS["noise_multiplier"] *= (STEPS["num_steps"] / 500) ** 0.5
 NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
 OF_NORM = NORMS.assign(noise_multiplier=NORMS["noise_multiplier"] * NORMS["max_grad_norm"])
 SHORT = (STEPS["num_steps"] == 125) & (STEPS["canary"] == "natural")
@@ -530,8 +498,14 @@ OTHER_NOISE = STEPS.assign(noise_multiplier=STEPS["noise_multiplier"].mask(SHORT
 RUNS_TWICE = summary_of(axis={"num_runs": [100, 200]}, rules=["split"])
 TWICE = pd.concat([NORMS, NORMS.query("max_grad_norm == 1").assign(audit="other")])
 FEWER = pd.concat([RUNS_TWICE, RUNS_TWICE.query("num_runs == 100").assign(audit="other")])
+
+
+def _beside(*summaries: pd.DataFrame, **changes: object) -> pd.DataFrame:
+    """Summaries beside the plain one; without any, that of an audit with these settings."""
+    return pd.concat([_fixed(), *(summaries or [_fixed(**changes)])])
+
+
 KINDS = [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
-PERIODS = [_fixed(), _fixed(canary_period=5.0, num_steps=1250)]
 MIXED = {
     "delta": (1e-6, "differ in delta"),
     "significance": (0.1, "differ in significance"),
@@ -552,13 +526,13 @@ REFUSED = [
     (OF_NORM, {"axis": "max_grad_norm"}, r"differ in noise_multiplier \(5.574 and 11.148\)"),
     (TWICE, {"axis": "max_grad_norm"}, "canary, score, sample rate and max_grad_norm, by which"),
     (FEWER, {"axis": "num_runs"}, "same canary, score, sample rate and noise, by which"),
-    (pd.concat(PERIODS), STEP, r"canary_period \(1 and 5\).* it in panels or l"),
     *(
-        (pd.concat([_fixed(), _fixed(**{key: value})]), STEP | {"panels": panels}, message)
-        for key, value, panels, message in (
-            ("initialisation", "per_run", [], "differ in initialisation .*: name it in panels or"),
-            ("initial_weights", "xavier", [], "differ in initial_weights .*: name it in lines, or"),
-            ("num_steps", 250, ["canary_period"], "in num_steps .* show: show them in different"),
+        (pd.concat([_fixed(), _fixed(**changes)]), STEP | {"panels": panels}, message)
+        for changes, panels, message in (
+            ({"canary_period": 5.0, "num_steps": 1250}, [], r"period \(1 and 5\).* in panels or l"),
+            ({"initialisation": "per_run"}, [], "in initialisation .*: name it in panels or"),
+            ({"initial_weights": "xavier"}, [], "in initial_weights .*: name it in lines, or"),
+            ({"num_steps": 250}, ["canary_period"], "in num_steps .* show: show them in differ"),
         )
     ),
     # Settings of a canary are compared among its own audits.
@@ -579,48 +553,6 @@ def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message)
         draw_bounds_figure(summary, **options)
 
 
-CONFIG = """
-experiment: e
-delta: 1.0e-5
-threshold_rules: [%s]
-audits:
-  a: {canary: worst_case, sample_rate: 0.5, noise_multiplier: 2.0, num_steps: 2, num_runs: %d}
-  b: {canary: worst_case, sample_rate: 1.0, noise_multiplier: 2.0, num_steps: 2, num_runs: 8}
-figures:
-  both: {kind: epsilon_by_step, sweeps: [a, b], note: a note}
-  first: {kind: epsilon_by_step, sweeps: [a]}
-  second: {kind: epsilon_by_step, sweeps: [b]}
-  curves: {kind: trade_off, sweeps: [a], shown: true}
-  errors: {kind: trade_off, sweeps: [a]}
-  scores: {kind: score_histograms, sweeps: [a]}
-"""
-
-
-def _notes(folder: Path, num_runs: int, rules: str) -> dict[str, str]:
-    """The notes of all figures after a run of the config with so many runs of audit a."""
-    experiment: Experiment = parse_experiment(yaml.safe_load(CONFIG % (rules, num_runs)))
-    record_looks(folder, experiment)
-    (folder / "experiment.json").write_text(experiment.to_json())
-    (folder / "summary.tsv").touch()
-    figures = FigureRules(str(folder), Products(experiment))
-    return {
-        name: json.loads(figures.settings(SimpleNamespace(figure=name)))["note"]
-        for name in experiment.settings.figures
-    }
-
-
-def test_figures_say_which_bounds_were_made_after_a_look_without_a_plan(tmp_path):
-    """Those of a figure that shows bounds, if the rule needs the number of runs to be planned."""
-    planned = dict.fromkeys(("first", "second", "curves", "errors", "scores"), "")
-    assert _notes(tmp_path, 8, "combined") == planned | {"both": "a note"}
-    seen = "(looked at before, with 8 runs), for which no confidence holds"
-    looked = {"first": f"NOT valid: the bounds of all audits {seen}"}
-    looked["curves"] = looked["first"]
-    looked["both"] = f"NOT valid: the bounds of a {seen}. a note"
-    assert _notes(tmp_path, 12, "combined") == planned | looked
-    assert _notes(tmp_path, 12, "anytime") == planned | {"both": "a note"}
-    with_both = _notes(tmp_path, 16, "combined, anytime")
-    assert with_both["first"].endswith("confidence holds; those of rule anytime hold")
-    assert "with 8, 12 runs)" in with_both["first"]
-    figure, _ = draw_bounds_figure(summary_of(), axis="step", note=looked["both"])
-    assert looked["both"] in below(figure)
+def test_noise_may_follow_the_number_of_steps_and_no_other_setting():
+    _, table = draw_bounds_figure(STEPS, axis="num_steps")
+    assert table["noise_multiplier"].nunique() == 4

@@ -50,9 +50,3 @@ def test_saved_notebooks_are_whole(path):
     # Statistics of private records, without noise, are not covered by the accounted epsilon.
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     assert not re.search(r"features[.](mean|std|min|max)[(]|StandardScaler", code)
-
-
-def test_there_is_one_for_each_audience():
-    listed = (FOLDER.parent / "tutorial.md").read_text()
-    assert [path.stem for path in NOTEBOOKS] == ["cluster", "engineer", "researcher"]
-    assert all(f"(notebooks/{path.name})" in listed for path in NOTEBOOKS)

@@ -17,14 +17,13 @@ def test_configs_of_the_folder_are_found_by_name_in_any_folder_and_other_paths_s
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert published_names() == [f"published/{path.stem}" for path in FILES]
     assert "published/annamalai-digits" in published_names()
+    assert published_names() == [f"published/{path.stem}" for path in FILES]
     for path in FILES:
         found = config_named(Path(f"published/{path.stem}"))
         assert found.samefile(path)
         # Results of two published audits never share a folder.
         assert parse_experiment(read_config(found)).settings.experiment == path.stem
-    monkeypatch.chdir(tmp_path)
     own = Path("published/annamalai-digits")
     own.parent.mkdir()
     own.write_text("")
@@ -32,14 +31,12 @@ def test_configs_of_the_folder_are_found_by_name_in_any_folder_and_other_paths_s
         assert config_named(Path(given)) == Path(given)
 
 
-def test_unknown_names_are_refused_with_those_that_there_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for given, message in (
-        ("published/anamalai-digits", r"did you mean 'published/annamalai-digits'\?"),
-        ("published", "known: published/annamalai-"),
-        ("published/annamalai-digits/more", "there is no published audit"),
-    ):
-        with pytest.raises(InputError, match=message):
-            config_named(Path(given))
-    with pytest.raises(InputError, match="there is no published audit"):
-        plan(config=Path(given))
+@pytest.mark.parametrize("function", [config_named, lambda path: plan(config=path)])
+@pytest.mark.parametrize(("name", "message"), [
+    ("published/anamalai-digits", r"did you mean 'published/annamalai-digits'\?"),
+    ("published", "known: published/annamalai-"),
+    ("published/annamalai-digits/more", "there is no published audit"),
+])  # fmt: skip
+def test_unknown_names_are_refused_with_those_that_there_are(name, message, function):
+    with pytest.raises(InputError, match=message):
+        function(Path(name))

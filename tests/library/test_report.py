@@ -5,8 +5,10 @@ import json
 import re
 import struct
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.overview_figure import draw_overview
@@ -40,6 +43,7 @@ from dpcanary.reports.headline import (
 from dpcanary.reports.own_audit_report import report_of_own_audit
 from dpcanary.reports.report_page import Report, html_of
 from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.workflow.figure_files import FigureRules
 
 
 def headline(**changes: object) -> Headline:
@@ -57,6 +61,7 @@ REAL = OfRealRecord(6.037, "900 models with another real record", "another real 
 SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, "a", bounds=3, above=2)
 BESIDE = CRAFTED | {"real": REAL}
 MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
+NO_NOISE = {"substitute": inf, "add_remove": inf}
 DIFFERENT = "which is evidence that the two differ"
 SURE = "with 95 % confidence"
 BEYOND = {"advice": " Do this.", "above": 1}
@@ -68,11 +73,7 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({}, f"This is above the add/remove epsilon, {DIFFERENT}.", "on average"),
     # A real record stands beside a crafted attack.
     (CRAFTED, "This is not compared with a real record, which may leak less.", ""),
-    (
-        BESIDE,
-        "epsilon of the mechanism is at least 6.03, with 95 % confidence for this",
-        "No audit h",
-    ),
+    (BESIDE, f"epsilon of the mechanism is at least 6.03, {SURE} for this", "No audit h"),
     (BESIDE, "This is the largest of 2 such results: its confidence is lower", ""),
     ({"is_real": True}, "epsilon is at most", "real record"),
     ({"is_real": None}, "epsilon is at most", "real record"),
@@ -88,14 +89,10 @@ ANSWERS: list[tuple[dict, str, str]] = [
     ({"bounds": 5}, "the mean of 5 lower bounds on epsilon is", DIFFERENT),
     ({"bounds": 5}, "each bound holds with 95 % confidence, and their mean has none of its", ""),
     # An audit of membership says nothing of content.
-    (
-        MEMBERSHIP | {"shown": 3.0},
-        "This number is not the epsilon of what the record says",
-        DIFFERENT,
-    ),
+    (MEMBERSHIP | {"shown": 3.0}, "is not the epsilon of what the record says", DIFFERENT),
     # Without noise nothing is guaranteed.
-    ({"substitute": inf, "add_remove": inf}, "Nothing: the training adds no noise", "above"),
-    ({"substitute": inf, "add_remove": inf}, "epsilon is at least 8.91", "protects more"),
+    (NO_NOISE, "Nothing: the training adds no noise", "above"),
+    (NO_NOISE, "epsilon is at least 8.91", "protects more"),
     ({"substitute": nan, "add_remove": nan}, "no epsilon was accounted. Under sub", "above"),
     # More than is accounted is an alarm.
     *(
@@ -121,8 +118,8 @@ def test_the_answer_of_the_first_page(changes, phrase, absent):
 
 
 def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
-    known = {"data": "Digits.", "chosen": "Of 2 rows.", "not_examined": ["The loop."]}
-    page = dict(headline(**CRAFTED, **known, measured="Test accuracy 83.2%.").sections)
+    texts = {"data": "Digits.", "chosen": "Of 2 rows.", "measured": "Test accuracy 83.2%."}
+    page = dict(headline(**CRAFTED, **texts, not_examined=["The loop."]).sections)
     names = "Claim, Guaranteed, Shown by attack, Data, Attack, Conditions, Not examined"
     assert ", ".join(page) == names
     assert page["Claim"] == [
@@ -174,9 +171,8 @@ def bars(**changes: object) -> dict[str, tuple[str, str]]:
 
 
 def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
-    values = {kind: value for kind, (_, value) in bars(shown=8.919).items()}
-    assert values == {"add-remove": "≤ 4.38", "shown": "≥ 8.91", "substitute": "≤ 10.00"}
-    assert [*values] == ["add-remove", "shown", "substitute"]
+    values = [(kind, value) for kind, (_, value) in bars(shown=8.919).items()]
+    assert values == [("add-remove", "≤ 4.38"), ("shown", "≥ 8.91"), ("substitute", "≤ 10.00")]
     assert next(iter(bars(shown=2.0))) == "shown"
     assert [*bars(shown=20.0)][-1] == "shown"
     assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
@@ -200,61 +196,39 @@ def test_what_users_wrote_is_no_markup_and_no_citation():
     methods.add("Again {abadi}, and {pradhan}.")
     assert methods.paragraphs == ["Data: [1] {my_file}<script>.csv.", "Again [1], and [2]."]
     assert len(methods.references) == 2
-    nothing = {name: [] for name in ("rows", "notes", "pictures", "data", "provenance")}
-    texts = {"methods": methods.paragraphs, "references": methods.references}
-    report = Report("<b>title</b>", headline(), columns=("a",), **nothing, **texts)
+    parts = {name: [] for name in ("rows", "notes", "pictures", "data", "provenance")}
+    parts |= {"methods": methods.paragraphs, "references": methods.references}
+    report = Report("<b>title</b>", headline(), columns=("a",), **parts)
     page = html_of(report, author="A. <i>Lovelace")
     assert "<b>title" not in page
     assert "By A. &lt;i&gt;Lovelace, on 20" in page
-    assert "signature" in html_of(report)
-    assert "signature" not in page
+    assert [("signature" in text) for text in (html_of(report), page)] == [True, False]
     assert "&lt;script&gt;.csv" in page
 
 
 def test_every_rule_conversion_and_accountant_that_is_named_has_a_sentence():
-    rules = [*RULES]
-    sentences = bound_sentences(rules, ["gdp", "direct", "subsampled_gaussian"])
-    assert len(sentences) == len(rules) + 3
+    sentences = bound_sentences([*RULES], ["gdp", "direct", "subsampled_gaussian"])
+    assert len(sentences) == len(RULES) + 3
+    accounting = [accounting_sentence([method]) for method in AccountingMethod]
+    assert all(accounting)
     methods = Methods()
-    methods.add(*sentences, *(accounting_sentence([method]) for method in AccountingMethod))
-    assert all(accounting_sentence([method]) for method in AccountingMethod)
+    methods.add(*sentences, *accounting)
     assert "{" not in methods.paragraphs[0]
     assert cited_source("Steinke et al., 2023; Boglioni et al.") == "{boglioni}, {steinke}"
 
 
 def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
     assert verified_in_words(tmp_path) == ""
-    summary, text = tmp_path / "summary.tsv", "audit\tepsilon\na\t1.5\n"
-    summary.write_text(text)
-    noted = {
-        "when": "today", "exit_status": 0, "files": 7, "replayed": ["shards/a/00000.npz"],
-        "summary": hashlib.sha256(text.encode()).hexdigest(),
-    }  # fmt: skip
-    (tmp_path / "verified.json").write_text(json.dumps(noted))
-    assert verified_in_words(tmp_path) == "today: 7 files recomputed, 1 retrained"
-    summary.write_text(text.replace("1.5", "2.5"))
-    assert verified_in_words(tmp_path) == ""
-    summary.write_text(text)
-    (tmp_path / "verified.json").write_text(json.dumps({**noted, "exit_status": 3}))
-    assert verified_in_words(tmp_path) == ""
-
-
-def of_real_record(audits: dict[str, dict], shown: dict[str, float], name: str) -> Any:
-    """What stands beside an audit, of audits on two datasets with these bounds."""
-    datasets = {dataset: {"source": "digits", "num_records": 60} for dataset in ("one", "two")}
-    shared = {"noise_multiplier": 2.0, "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
-    shared |= {"dataset": "one", "num_slots": 1}
-    settings = {audit: shared | of_audit for audit, of_audit in audits.items()}
-    experiment = parse_experiment(
-        {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": settings}
-    )
-    keys = ("canary", "noise_multiplier")
-    rows = [
-        {key: of_audit[key] for key in keys} | {"audit": audit, "shown": shown[audit]}
-        for audit, of_audit in settings.items()
-    ]
-    table = pd.DataFrame(rows).assign(runs=8, audits=1, bounds=1, above_accounted=0, assumption="a")
-    return _of_real_record(experiment, table, table.set_index("audit"), name)
+    summary, noted = "audit\tepsilon\na\t1.5\n", {"when": "today", "files": 7, "replayed": ["a"]}
+    noted["summary"] = hashlib.sha256(summary.encode()).hexdigest()
+    for text, exit_status, words in (
+        (summary, 0, "today: 7 files recomputed, 1 retrained"),
+        (summary.replace("1.5", "2.5"), 0, ""),
+        (summary, 3, ""),
+    ):
+        (tmp_path / "summary.tsv").write_text(text)
+        (tmp_path / "verified.json").write_text(json.dumps(noted | {"exit_status": exit_status}))
+        assert verified_in_words(tmp_path) == words
 
 
 @pytest.mark.parametrize(
@@ -262,18 +236,27 @@ def of_real_record(audits: dict[str, dict], shown: dict[str, float], name: str) 
     [{"noise_multiplier": 3.0}, {"dataset": "two"}, {"num_steps": 5}, {"sample_rate": 0.25}],
 )
 def test_a_real_record_beside_a_crafted_one_is_of_the_same_training(other):
-    audits = {"crafted": {"canary": "gradient"}, "here": {"canary": "natural"}}
-    audits |= {"there": {"canary": "natural"} | other}
-    shown = {"crafted": 6.0, "here": 1.25, "there": 4.5}  # the other training has the larger one
-    real = of_real_record(audits, shown, "crafted")
+    datasets = {dataset: {"source": "digits", "num_records": 60} for dataset in ("one", "two")}
+    crafted = {"noise_multiplier": 2.0, "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
+    crafted |= {"canary": "gradient", "dataset": "one"}
+    here = crafted | {"canary": "natural"}
+    audits = {"crafted": crafted, "here": here, "there": here | other}
+    config = {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": audits}
+    table = pd.DataFrame(audits.values()).assign(runs=8, audits=1, bounds=1, above_accounted=0)
+    # The other training has the larger bound.
+    table = table.assign(audit=[*audits], shown=[6.0, 1.25, 4.5], assumption="a")
+    of_audit = partial(
+        _of_real_record, parse_experiment(config), table, table.set_index("audit", drop=False)
+    )
+    real = of_audit("crafted")
     assert (real.shown, real.compared) == (1.25, 1)
-    assert of_real_record(audits, shown, "here") is None
+    assert of_audit("here") is None
 
 
-def _own_report(
-    scores: WorldScores, rule: str, adjacency: Adjacency, *around: float
-) -> tuple[float, Report]:
+def _own_report(rule: str, adjacency: Adjacency, *around: float) -> tuple[float, Report]:
     """An own audit with the bound of a rule, and accounted epsilons at distances from it."""
+    rng = np.random.default_rng(0)
+    scores = WorldScores(rng.normal(6.0, 1.0, 200), rng.normal(0.0, 1.0, 200))
     worlds = {"world0_scores": scores.world0, "world1_scores": scores.world1}
     estimate = estimate_epsilon(**worlds, delta=1e-5, threshold_rule=rule)
     bound = estimate.epsilon_lower
@@ -288,9 +271,7 @@ def _own_report(
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
     """A bound between both epsilons is an alarm, unless the audit is of a substitution."""
-    rng = np.random.default_rng(0)
-    scores = WorldScores(rng.normal(6.0, 1.0, 200), rng.normal(0.0, 1.0, 200))
-    bound, report = _own_report(scores, "split", adjacency, -1, 1, 2)
+    bound, report = _own_report("split", adjacency, -1, 1, 2)
     is_substitute = adjacency == "substitute"
     assert report.headline.add_remove == bound - 1
     expected = bound + 1 if is_substitute else pytest.approx(nan, nan_ok=True)
@@ -303,24 +284,37 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
 
 
 def test_methods_do_not_call_a_number_of_in_sample_a_bound():
-    scores = WorldScores(np.arange(20.0) + 9, np.arange(20.0))
-    _, report = _own_report(scores, "in_sample", Adjacency.SUBSTITUTE)
+    _, report = _own_report("in_sample", Adjacency.SUBSTITUTE)
     methods = " ".join(report.methods)
     assert "may exceed the truth with a probability above 0.05. It rests on this: NOT" in methods
     assert "The bound holds" not in methods
 
 
-def _report_after(folder: Path, *all_runs: int, growing: str, **changes: object) -> Report:
-    """The report of audits a and b of a process; those that grow had more runs at each look."""
-    folder.mkdir()
-    settings = {"sample_rate": 0.5, "num_steps": 2, "canary": "worst_case", "noise_multiplier": 2}
-    settings = {key: value for key, value in (settings | changes).items() if value is not None}
+PROCESS = {"num_steps": 2, "canary": "worst_case", "noise_multiplier": 2}
+POISSON = PROCESS | {"sample_rate": 0.5}
+
+
+FIGURES = {
+    "both": {"kind": "epsilon_by_step", "sweeps": ["a", "b"], "note": "a note"},
+    "grown": {"kind": "epsilon_by_step", "sweeps": ["b"]},
+    "other": {"kind": "epsilon_by_step", "sweeps": ["a"]},
+    "curves": {"kind": "trade_off", "sweeps": ["b"], "shown": True},
+    "errors": {"kind": "trade_off", "sweeps": ["b"]},
+    "scores": {"kind": "score_histograms", "sweeps": ["b"]},
+}
+
+
+def _experiment_after(
+    folder: Path, *all_runs: int, growing: str, audit: dict = POISSON, **options: object
+) -> Experiment:
+    """Audits a and b of a process have been summarised; those that grow had more runs each time."""
+    folder.mkdir(exist_ok=True)
     for num_runs in all_runs:
         runs = {name: num_runs if name in growing else all_runs[-1] for name in "ab"}
         experiment = parse_experiment(
-            {"experiment": "e", "delta": 1e-5, "threshold_rules": ["combined"],
-             "conversions": ["direct"],
-             "audits": {name: settings | {"num_runs": number} for name, number in runs.items()}}
+            {"experiment": "e", "delta": 1e-5, "threshold_rules": ["combined"], "figures": FIGURES,
+             "audits": {name: audit | {"num_runs": number} for name, number in runs.items()}}
+            | options
         )  # fmt: skip
         record_looks(folder, experiment)
         (folder / "experiment.json").write_text(experiment.to_json())
@@ -331,12 +325,40 @@ def _report_after(folder: Path, *all_runs: int, growing: str, **changes: object)
             for name, product in zip("ab", Products(experiment).summary(["a", "b"]), strict=True)
         ]
         write_table(folder / "summary.tsv", pd.DataFrame(rows))
+    return experiment
+
+
+def _report_after(folder: Path, *all_runs: int, **options: Any) -> Report:
+    _experiment_after(folder, *all_runs, **options)
     return report_of_experiment(folder)
 
 
+def _notes_after(folder: Path, *all_runs: int, **options: Any) -> dict[str, str]:
+    """The notes that figures have."""
+    figures = FigureRules(str(folder), Products(_experiment_after(folder, *all_runs, **options)))
+    settings = {name: figures.settings(SimpleNamespace(figure=name)) for name in FIGURES}
+    return {name: note for name, text in settings.items() if (note := json.loads(text)["note"])}
+
+
+def test_figures_say_which_bounds_were_made_after_a_look_without_a_plan(tmp_path):
+    """Those of a figure that shows bounds, if the rule needs the number of runs to be planned."""
+    assert _notes_after(tmp_path, 8, growing="b") == {"both": "a note"}
+    seen = "(looked at before, with 8 runs), for which no confidence holds"
+    of_all = f"NOT valid: the bounds of all audits {seen}"
+    both = f"NOT valid: the bounds of b {seen}. a note"
+    looked = {"both": both, "grown": of_all, "curves": of_all}
+    assert _notes_after(tmp_path / "x", 8, 12, growing="b") == looked
+    after = partial(_notes_after, tmp_path / "x", growing="b")
+    assert after(12, threshold_rules=["anytime"]) == {"both": "a note"}
+    grown = after(16, threshold_rules=["combined", "anytime"])["grown"]
+    assert grown.endswith("confidence holds; those of rule anytime hold")
+    assert "with 8, 12 runs)" in grown
+
+
 def test_shuffled_passes_have_no_sample_rate(tmp_path):
-    shuffled = {"sample_rate": None, "sampling": "shuffled", "batches_per_pass": 2}
-    report = _report_after(tmp_path / "x", 12, growing="", **shuffled)
+    shuffled = PROCESS | {"sampling": "shuffled", "batches_per_pass": 2}
+    options = {"audit": shuffled, "conversions": ["direct"], "figures": {}}
+    report = _report_after(tmp_path / "x", 12, growing="", **options)
     assert "Settings: batches of a shuffled pass 2; noise multiplier 2;" in " ".join(report.methods)
     assert "shuffled passes of 2 batches" in report.headline.training
 
@@ -367,17 +389,14 @@ def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
 
 
 def test_the_overview_shows_what_is_finite():
-    row = {"audit": "a", "canary": "gradient", "rule": "combined", "adjacency": "substitute"}
-    accounted = {"proof": "simulated", "add_remove": 1.0, "substitute": 2.0}
-    rows = [
-        row | {"proof": "simulated", "shown": 3.219, "add_remove": inf, "substitute": inf},
-        row | accounted | {"audit": "b", "shown": 0.0},
-        row | accounted | {"audit": "c", "adjacency": "add_remove", "shown": 0.5},
-    ]
+    table = pd.DataFrame({
+        "audit": ["a", "b", "c"], "canary": "gradient", "rule": "combined",
+        "shown": [3.219, 0.0, 0.5], "add_remove": [inf, 1, 1], "substitute": [inf, 2, 2],
+        "adjacency": ["substitute", "substitute", "add_remove"],
+    })  # fmt: skip
     # Numbers that are not valid are not shown.
     for proof, width, text in (("simulated", 3.219, "3.21"), ("not valid", 0.0, "no valid bound")):
-        rows[0]["proof"] = proof
-        figure = draw_overview(pd.DataFrame(rows))
+        figure = draw_overview(table.assign(proof=[proof, "simulated", "simulated"]))
         [axes] = [axes for axes in figure.axes if axes.patches]
         assert [bar.get_width() for bar in axes.patches] == [width, 0.0, 0.5]
         assert [text.get_text() for text in axes.texts] == [text, "0.00", "0.50"]
@@ -385,7 +404,7 @@ def test_the_overview_shows_what_is_finite():
         assert len(axes.collections) == 3
     assert "shown by attack: epsilon is at least this" in legend(figure)
     with pytest.raises(InputError, match="no valid bound"):
-        draw_overview(pd.DataFrame(rows).iloc[:0])
+        draw_overview(table[:0])
 
 
 def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path):
@@ -394,7 +413,6 @@ def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path
 
     parts = [chunk(b"IHDR", bytes(13)), chunk(b"tEXt", b"Software\0something")]
     path, origin = tmp_path / "figure.png", chunk(b"tEXt", KEY.encode() + b"\0of this")
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join([*parts, origin]))
-    assert text_of_png(path) == "of this"
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
-    assert text_of_png(path) == ""
+    for chunks, text in (([*parts, origin], "of this"), (parts, "")):
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+        assert text_of_png(path) == text

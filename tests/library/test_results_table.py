@@ -25,21 +25,13 @@ from dpcanary.data.records import Split, write_split
 from dpcanary.data.sources import load_records
 from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
+from dpcanary.experiment import results_table as results
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.results_table import (
-    above_in_words,
-    in_words,
-    read_results,
-    results_lines,
-    results_table,
-    stated,
-    targets_in_words,
-)
 from dpcanary.experiment.summary import learnt_in_words
 from dpcanary.experiment.unplanned_looks import record_looks
-from dpcanary.workflow.endings import failures, print_failure, print_success
+from dpcanary.workflow.endings import print_failure, print_success
 
 
 def one(epsilon: float, **changes: object) -> dict[str, object]:
@@ -74,24 +66,19 @@ def test_bounds_are_averaged_and_none_is_picked():
             one(9.0, repeat=0, num_runs=100, num_looks=2),  # before the last look
         ]
     )
-    [found] = results_table(summary).to_dict("records")
+    [found] = results.results_table(summary).to_dict("records")
     assert found == {
-        **{"audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute"},
-        **{
-            "audits": 1,
-            "rule": "simultaneous",
-            "conversion": "gdp",
-            "assumption": "independence; a curve",
-        },
-        **{"proof": "proven", "shown": 3.0, "bounds": 2, "above_accounted": 0, "runs": 1000},
-        **{"add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05},
-    }
+        "audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute", "audits": 1,
+        "rule": "simultaneous", "conversion": "gdp", "assumption": "independence; a curve",
+        "proof": "proven", "shown": 3.0, "bounds": 2, "above_accounted": 0, "runs": 1000,
+        "add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05,
+    }  # fmt: skip
     # Seeds and slots of a set-up are one row.
     seeds = [one(5.0, audit=f"a{seed}", seed=seed, configuration="same") for seed in range(3)]
     slots = [one(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
-    found = results_table(pd.DataFrame(seeds + slots))
+    found = results.results_table(pd.DataFrame(seeds + slots))
     assert found[["audit", "shown"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
-    lines = [" ".join(line.split()) for line in results_lines(found, Path("x"))]
+    lines = [" ".join(line.split()) for line in results.results_lines(found, Path("x"))]
     assert [line for line in lines if line.startswith("a0 and 2 more gradient")]
     assert not [line for line in lines if line.startswith("b and")]
 
@@ -108,34 +95,32 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
         ([one(9.5)], None),
         ([one(4.3, adjacency="zero_out")], None),
     ):
-        table = results_table(pd.DataFrame(rows))
-        alarms = [*above_in_words(table)]
+        table = results.results_table(pd.DataFrame(rows))
+        alarms = [*results.above_in_words(table)]
         assert len(alarms) == (alarm is not None)
         for text in alarms:
             said = f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {alarm}"
             assert text.startswith(said)
             # A line of its own, after what may be stated and before the table.
-            lines = "\n".join(results_lines(table, Path("x")))
+            lines = "\n".join(results.results_lines(table, Path("x")))
             before, _, after = lines.partition("\nABOVE WHAT")
             assert ("\n\n" in before, "\n\naudit " in after) == (False, True)
         is_of_content = rows[0]["adjacency"] == "substitute"
-        assert ("rows of content" in in_words(table)) is is_of_content
+        assert ("rows of content" in results.in_words(table)) is is_of_content
 
 
 def test_a_summary_in_words():
-    zero = "is no evidence of safety"
-    assert zero in in_words(results_table(pd.DataFrame([one(0.0)])))
-    table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
-    for shown, number, is_mean in (
-        (table, 1, False), (table.assign(bounds=5), 1, True), (table.assign(shown=1.0), 0, False)
+    table = results.results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
+    for changes, number, is_mean in (
+        ({}, 1, False), ({"bounds": 5}, 1, True), ({"shown": [0.0, 1.0]}, 0, False)
     ):  # fmt: skip
-        text = in_words(shown)
+        text = results.in_words(table.assign(**changes))
         assert "shown: lower bound on epsilon by attack, at the last step" in text
         assert f"{number} of 2 rows of content show more than the add/remove epsilon" in text
         assert ("is shown, and is no bound" in text) is is_mean
-        assert zero not in text
-    mixed = table.assign(proof=["not valid", "proven"])
-    assert "number of the attack, a lower bound on epsilon only where it is" in in_words(mixed)
+        assert ("is no evidence of safety" in text) is (number == 0)
+    mixed = results.in_words(table.assign(proof=["not valid", "proven"]))
+    assert "number of the attack, a lower bound on epsilon only where it is" in mixed
 
 
 def test_what_may_be_stated_comes_first():
@@ -147,14 +132,15 @@ def test_what_may_be_stated_comes_first():
         " substitute adjacency at delta 1e-06, with 99 % confidence, if independence, and if a"
         " curve."
     )
-    assert stated(results_table(pd.DataFrame([first]))) == sentence
-    several = results_table(pd.DataFrame([first, largest]))
-    assert stated(several).startswith(f"{sentence} Another single valid bound may be stated")
-    assert results_lines(several, Path("x"))[0].startswith(sentence[:50])
-    mean = results_table(pd.DataFrame([one(5.0, repeat=0), one(6.0, repeat=1)]))
-    assert "none of them may be stated" in stated(mean)
-    zero = results_table(pd.DataFrame([one(0.0)]))
-    assert stated(zero).startswith("Nothing can be stated: the bound is 0")
+    for rows, text in (
+        ([first], sentence),
+        ([first, largest], f"{sentence} Another single valid bound may be stated"),
+        ([one(5.0, repeat=0), one(6.0, repeat=1)], "The numbers are means of several bounds: none"),
+        ([one(0.0)], "Nothing can be stated: the bound is 0"),
+    ):
+        table = results.results_table(pd.DataFrame(rows))
+        assert results.stated(table).startswith(text)
+        assert results.results_lines(table, Path("x"))[0].startswith(text[:50])
 
 
 def test_each_rule_has_a_row_by_its_first_conversion():
@@ -165,28 +151,24 @@ def test_each_rule_has_a_row_by_its_first_conversion():
         one(4.0, audit="b", conversion="direct"),
         one(8.0, audit="b", conversion="subsampled_gaussian"),
     ]
-    table = results_table(pd.DataFrame(rows))
-    shown = table.set_index(["rule", "conversion"])["shown"].to_dict()
-    assert shown == {
-        **{("simultaneous", "gdp"): 3.0, ("simultaneous", "subsampled_gaussian"): 8.0},
-        **{("steinke", "direct"): 2.0},
-    }
+    table = results.results_table(pd.DataFrame(rows))
+    assert table[["rule", "conversion", "shown"]].to_numpy().tolist() == [
+        ["steinke", "direct", 2.0],
+        ["simultaneous", "gdp", 3.0],
+        ["simultaneous", "subsampled_gaussian", 8.0],
+    ]
 
 
 def written(folder: Path) -> Path:
-    folder.mkdir(parents=True)
     write_table(folder / "summary.tsv", summary_of().assign(assumption="independence; a curve"))
     return folder
 
 
-def command(*arguments: object) -> str:
-    arguments = ("results", *map(str, arguments))
-    return CliRunner().invoke(app, arguments, catch_exceptions=False).output
-
-
 def test_the_command_prints_the_table(tmp_path):
-    folder = written(tmp_path / "results/x")
-    table, text = read_results(folder), command(folder)
+    def printed(*arguments: str) -> str:
+        return CliRunner().invoke(app, ["results", *arguments], catch_exceptions=False).output
+
+    table, text = results.read_results(written(tmp_path)), printed(str(tmp_path))
     lines = text.splitlines()
     for found in table.itertuples():
         start = re.compile(rf"{re.escape(found.audit)} .* {found.rule} ")
@@ -197,9 +179,9 @@ def test_the_command_prints_the_table(tmp_path):
     proofs = "\nHow the validity of the rules is known: simultaneous (proven)"
     assert f"a: independence\nb: a curve{proofs}" in text
     assert max(map(len, lines)) <= 80
-    assert len(json.loads(command(folder, "--json"))["audits"]) == len(table)
+    assert len(json.loads(printed(str(tmp_path), "--json"))["audits"]) == len(table)
     with pytest.raises(InputError, match="has no results"):
-        command(tmp_path)
+        printed(str(tmp_path / "nothing"))
 
 
 def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
@@ -212,11 +194,11 @@ def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
     rows = [one(1.0, audit=product.name, origin=product.origin) for product in products]
     foreign = one(1.0, audit="foreign", origin="summary/foreign:0123456789abcdef")
     write_table(tmp_path / "summary.tsv", pd.DataFrame(rows))
-    assert len(read_results(tmp_path)) == len(products) == 2
+    assert len(results.read_results(tmp_path)) == len(products) == 2
     for wrong in (rows[:1], rows[1:], [*rows, foreign]):
         write_table(tmp_path / "summary.tsv", pd.DataFrame(wrong))
         with pytest.raises(InputError, match="was not made with the config that is in"):
-            read_results(tmp_path)
+            results.read_results(tmp_path)
 
 
 def test_a_notebook_rounds_to_the_safe_side(tmp_path):
@@ -235,38 +217,33 @@ def targets_of(folder: Path, targets: list[int], **dataset: object) -> tuple[Spl
     config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}, "audits": {"a": audit}}
     experiment = parse_experiment(config)
     products, stage = Products(experiment), experiment.dataset_stage(DatasetStage, dataset="d")
-    split = split_records(
-        load_records(stage, files=own_files(stage.source, None)),
-        num_records=stage.num_records,
-        balanced=stage.balanced,
-        seed=5,
-    )
+    records = load_records(stage, files=own_files(stage.source, None))
+    counts = {"num_records": stage.num_records, "balanced": stage.balanced}
+    split = split_records(records, **counts, seed=5)
     of_data, [of_canaries] = products.data("d"), products.canaries("a")
     write_split(folder / of_data.path, split, settings={}, origin=of_data.origin)
     canaries = tuple(GradientCanary(index, index) for index in targets)
     labels = tuple(split.private.labels[targets].tolist())
     path = folder / of_canaries.path
     write_canaries(path, CanarySet(canaries, labels), origin=of_canaries.origin)
-    return split, targets_in_words(products, folder, "a")
+    return split, results.targets_in_words(products, folder, "a")
 
 
 def test_a_target_record_of_a_regression_has_the_units_of_its_table(tmp_path):
     rng = np.random.default_rng(3)
     prices = np.where(np.arange(90) % 3, rng.gamma(2.0, 9e4, 90).round(), 0.0)
-    table = pd.DataFrame({"size": rng.normal(size=90), "price": prices})
-    table.to_csv(tmp_path / "homes.csv", index=False)
+    source = tmp_path / "homes.csv"
+    pd.DataFrame({"size": rng.normal(size=90), "price": prices}).to_csv(source, index=False)
     labels = {"label_column": "price", "label_kind": "numbers", "balanced": False}
-    said = []
+    shown_labels = set()
     for target in range(12):
-        _, text = targets_of(
-            tmp_path, [target], source=str(tmp_path / "homes.csv"), num_records=30, **labels
-        )
+        _, text = targets_of(tmp_path, [target], source=str(source), num_records=30, **labels)
         row, label = re.fullmatch(
             r"row (\d+) of the source, counted from 0 \(label (.*)\)", text
         ).groups()
         assert label == f"{prices[int(row)]:.0f}"
-        said.append(label)
-    assert "0" in said
+        shown_labels.add(label)
+    assert "0" in shown_labels
 
 
 def test_target_records_of_a_folder_of_images_have_the_names_of_their_files(tmp_path):
@@ -288,44 +265,38 @@ def test_target_records_of_a_folder_of_images_have_the_names_of_their_files(tmp_
 
 
 def test_a_finished_run_ends_with_its_results(tmp_path, capsys):
-    folder = written(tmp_path / "results")
-    print_success(folder, [])
-    text = capsys.readouterr().out
+    def printed(*targets: str, folder: Path = tmp_path) -> str:
+        print_success(folder, targets)
+        return capsys.readouterr().out
+
+    text = printed(folder=written(tmp_path))
     assert "add/remove" in text
-    assert f"\nAll numbers: {folder}/summary.tsv" in text
-    assert "Figures:" not in text  # a config may have none
-    (folder / "figures").mkdir()
-    (folder / "figures/mine.png").touch()
-    print_success(folder, [])
-    text = capsys.readouterr().out
-    assert f"Figures: {folder}/figures/   All numbers: {folder}/summary.tsv" in text
-    print_success(folder, {"all"})
-    assert capsys.readouterr().out == text
-    print_success(folder, ["list_audits"])
-    print_success(tmp_path, [])
-    assert capsys.readouterr().out == ""
-    write_table(folder / "summary.tsv", pd.DataFrame({"audit": ["old"]}))
-    print_success(folder, [])
-    assert "no table of results" in capsys.readouterr().out
+    assert text.endswith(f"\nAll numbers: {tmp_path}/summary.tsv\n")  # a config may have no figures
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/mine.png").touch()
+    text = printed()
+    assert f"Figures: {tmp_path}/figures/   All numbers: {tmp_path}/summary.tsv" in text
+    assert printed("all") == text
+    assert printed("list_audits") == printed(folder=tmp_path / "figures") == ""
+    write_table(tmp_path / "summary.tsv", pd.DataFrame({"audit": ["old"]}))
+    assert "no table of results" in printed()
 
 
 def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
-    logs = tmp_path / "logs"
-    (logs / "train_shard/mine").mkdir(parents=True)
-    (logs / "estimate").mkdir()
-    bad = logs / "train_shard/mine/00003.log"
-    bad.write_text("0 %\nwarning: slow\nerror: run 7 diverged: lower learning_rate\n")
-    (logs / "estimate/fine.log").write_text("100 %\n")
-    old = logs / "estimate/old.log"
-    old.write_text("error: of an earlier run\n")
-    os.utime(old, (1000, 1000))
-    why = "train_shard/mine/00003: run 7 diverged: lower learning_rate"
-    assert failures(logs, since=2000) == [why]
-    print_failure(logs)
+    for name, text in (
+        (
+            "train_shard/mine/00003",
+            "0 %\nwarning: slow\nerror: run 7 diverged: lower learning_rate",
+        ),
+        ("estimate/fine", "100 %"),
+        ("estimate/old", "error: of an earlier run"),
+    ):
+        write_text(tmp_path / f"{name}.log", f"{text}\n")
+    os.utime(tmp_path / "estimate/old.log", (1000, 1000))
+    print_failure(tmp_path)
+    reason = "train_shard/mine/00003: run 7 diverged: lower learning_rate"
     text = capsys.readouterr().err
-    assert "What went wrong:" in text
-    assert "run 7 diverged" in text
-    assert "The same command goes on from here" in text
+    assert text.startswith(f"\nWhat went wrong:\n  {reason}\n\nMend this first. The same command")
 
 
 def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
@@ -342,7 +313,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
         [product] = Products(experiment).summary(["a"])
         row = one(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
         write_table(tmp_path / "summary.tsv", pd.DataFrame([row]))
-        return "\n".join(results_lines(read_results(tmp_path), tmp_path))
+        return "\n".join(results.results_lines(results.read_results(tmp_path), tmp_path))
 
     before = "NOT a valid bound (the audit was looked at before, with 8 runs)"
     assert "NOT" not in run(8) + run(8)  # the same number again is no other look

@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from dpcanary.core.files import write_text
 from dpcanary.core.plugins import registered
 from dpcanary.errors import InputError
 from dpcanary.training.training_settings import TrainingStage
@@ -164,19 +166,22 @@ def test_lazy_and_type_checking_imports_and_those_of_public_names(tmp_path):
         assert (ROOT / "dpcanary/training/ensemble.py" in closure) == trains
 
 
+PROGRAM = ROOT / "scripts/craft_canaries.py"
+
+
 def test_a_digest_follows_the_function_that_a_program_is_told(tmp_path, monkeypatch):
-    program = ROOT / "scripts/craft_canaries.py"
     functions = ("dpcanary.adversaries.gradient:least_updated",)
-    assert digest_of_code(program, ROOT) != digest_of_code(program, ROOT, functions=functions)
-    with pytest.raises(InputError, match=r"there is no module 'dpcanary\.nowhere'"):
-        digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
-    with pytest.raises(InputError, match="there is no package 'nowhere'"):
-        digest_of_code(program, ROOT, functions=("nowhere.y:x",))
+    assert digest_of_code(PROGRAM, ROOT) != digest_of_code(PROGRAM, ROOT, functions=functions)
     (tmp_path / "my_nets.py").write_text("from my_layers import WIDTH\n")
     (tmp_path / "my_layers.py").write_text("\nWIDTH = (")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(InputError, match=r"my_layers\.py, line 2"):
-        digest_of_code(program, ROOT, functions=("my_nets:build",))
+    for function, message in (
+        ("dpcanary.nowhere:x", r"there is no module 'dpcanary\.nowhere'"),
+        ("nowhere.y:x", "there is no package 'nowhere'"),
+        ("my_nets:build", r"my_layers\.py, line 2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            digest_of_code(PROGRAM, ROOT, functions=(function,))
 
 
 def test_a_digest_is_the_same_in_every_process():
@@ -184,39 +189,37 @@ def test_a_digest_is_the_same_in_every_process():
         "from pathlib import Path; from dpcanary.workflow.code_digests import digest_of_code;"
         "print(digest_of_code(Path('scripts/summarise.py').absolute(), Path.cwd()))"
     )
-    python = [sys.executable, "-c", code]
-    variables = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
-    one, other = (subprocess.check_output(python, cwd=ROOT, env=env) for env in variables)
-    assert one == other
+    digests = {
+        subprocess.check_output(
+            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
 
 
-def installed(folder: Path, name: str, group: str) -> Path:
-    """A package that registers `mine` by its entry points, and the path of its module."""
+def installed(folder: Path, name: str, group: str) -> None:
+    """A package that registers `mine` by its entry points."""
     information = folder / f"{name}-1.0.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[dpcanary.{group}]\nmine = {name}:MINE\n")
-    return folder / f"{name}.py"
+    write_text(information / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    write_text(information / "entry_points.txt", f"[dpcanary.{group}]\nmine = {name}:MINE\n")
 
 
-PROGRAMS_WITH_PLUGINS = {
-    "adversaries": "draw_figure", "threshold_rules": "estimate", "figure_kinds": "estimate_cost",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("group", PROGRAMS_WITH_PLUGINS)
-def test_a_digest_follows_what_other_packages_register(group, tmp_path, monkeypatch):
-    module = installed(tmp_path, "plugged", group)
+@pytest.mark.parametrize(("group", "program"), [
+    ("adversaries", "draw_figure"), ("threshold_rules", "estimate"),
+    ("figure_kinds", "estimate_cost"),
+])  # fmt: skip
+def test_a_digest_follows_what_other_packages_register(group, program, tmp_path, monkeypatch):
+    installed(tmp_path, "plugged", group)
     monkeypatch.syspath_prepend(tmp_path)
     not_cached = registered.__wrapped__
     monkeypatch.setattr("dpcanary.workflow.code_digests.registered", not_cached)
-
-    def digests(content: str) -> list[str]:
-        module.write_text(f"import plugged_too\nMINE = {content}\n")
-        names = (PROGRAMS_WITH_PLUGINS[group], "prepare_dataset")
-        return [digest_of_code(ROOT / f"scripts/{name}.py", ROOT) for name in names]
-
-    before, after = digests("1"), digests("2")
+    digests = []
+    for content in ("1", "2"):
+        (tmp_path / "plugged.py").write_text(f"import plugged_too\nMINE = {content}\n")
+        programs = (ROOT / f"scripts/{name}.py" for name in (program, "prepare_dataset"))
+        digests.append([digest_of_code(path, ROOT) for path in programs])
+    before, after = digests
     assert after[0] != before[0]
     assert after[1] == before[1]  # it loads no plugin
 
@@ -231,26 +234,21 @@ def test_two_packages_that_register_one_name_are_named(tmp_path, monkeypatch):
 
 def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatch):
     """Relatively, absolutely, beside, and in packages without files of their own."""
-    unused = {"mypkg/unused.py": "", "layers.py": ""}
-    empty = ("__init__", "blocks", "values")
-    files = {f"mypkg/{name}.py": "" for name in empty} | {"beside.py": "", "lab/bare.py": ""}
-    files |= {
+    unused = ("mypkg/unused.py", "layers.py")
+    empty = ("mypkg/__init__.py", "mypkg/blocks.py", "mypkg/values.py", "beside.py", "lab/bare.py")
+    files = dict.fromkeys((*empty, *unused), "") | {
         "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
         "from lab.deep.small import y\nfrom ..outside import z\n",
         "mypkg/layers.py": "from .sub.inner import w\n",
         "mypkg/sub/inner.py": "from ..values import v\n",
         "lab/deep/small.py": "import lab.bare\n",
     }
-    for name, text in (files | unused).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    for name, text in files.items():
+        write_text(tmp_path / name, text)
     monkeypatch.syspath_prepend(tmp_path)
-
-    def digest() -> str:
-        return digest_of_code(ROOT / "scripts/craft_canaries.py", ROOT, functions=["mypkg.nets:f"])
-
+    digest = partial(digest_of_code, PROGRAM, ROOT, functions=["mypkg.nets:f"])
     before = digest()
-    for name, text in (files | unused).items():
+    for name, text in files.items():
         (tmp_path / name).write_text(text + "# changed\n")
-        assert (digest() != before) == (name in files), name
+        assert (digest() != before) == (name not in unused), name
         (tmp_path / name).write_text(text)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from running import call
 from summaries import summary_of
 
+from dpcanary.core.files import write_text
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.core.plugins import function_named, registered
 from dpcanary.core.provenance import DESCRIPTION, text_of_png
@@ -64,7 +66,7 @@ def _written_scores(folder: Path, score: str, world: np.ndarray = WORLD) -> Path
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """Files of one audit with two repeats and two steps, by what they are and what is wrong."""
     folder = tmp_path_factory.mktemp("inputs")
-    names = ("summary", "ratios", "ceilings", "older", "fig-gradient")
+    names = ("summary", "ratios", "ceilings", "older", "fig-gradient", "absent")
     paths = {name: [folder / f"{name}.tsv"] for name in names}
     write_table(*paths["summary"], _summary())
     write_table(*paths["older"], _summary().drop(columns=["num_slots", "num_looks", "is_valid"]))
@@ -82,8 +84,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         for delta in np.linspace(0.01, 0.99, 50).tolist()
     ]
     write_table(*paths["profiles"], pd.DataFrame(profile))
-    scores, ceilings = paths["scores"], paths["ceilings"]
-    call("bound_ceiling", settings=_STAGE.to_json(), scores=scores, output=ceilings)
+    ceilings = {"scores": paths["scores"], "output": paths["ceilings"]}
+    call("bound_ceiling", settings=_STAGE.to_json(), **ceilings)
     return paths
 
 
@@ -92,10 +94,9 @@ def _read(name: str, **given: Sequence[Path]) -> Any:
 
 
 def test_what_is_read_is_of_the_files(files: Files) -> None:
-    scores, norms = files["scores"], files["norms"]
-    [accuracies] = _read("accuracies", scores=scores).values()
+    [accuracies] = _read("accuracies", scores=files["scores"]).values()
     np.testing.assert_array_equal(accuracies, ACCURACY)
-    of_step = _read("norms", scores=norms)["fig-gradient"]
+    of_step = _read("norms", scores=files["norms"])["fig-gradient"]
     assert [*of_step] == [250, 500]
     for index, norms_of_step in enumerate(of_step.values()):
         np.testing.assert_array_equal(norms_of_step, LOSSES[..., index].ravel())
@@ -132,13 +133,9 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
     ("gaps", "scores=one_world", "all slots are in one world: add slots"),
 ])  # fmt: skip
 def test_inputs_that_do_not_fit_are_named(reader, given, message, files) -> None:
-    paths = {**files, "absent": [Path("absent.tsv")]}
-    named = {
-        kind: [path for name in names.split(",") for path in paths[name]]
-        for kind, names in (part.split("=") for part in given.split())
-    }
+    named = dict(part.split("=") for part in given.split())
     with pytest.raises(InputError, match=message):
-        _read(reader, **named)
+        _read(reader, **{kind: [*chain(*map(files.get, named[kind].split(",")))] for kind in named})
 
 
 def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str, bytes]:
@@ -149,47 +146,34 @@ def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str
     return {path.suffix: path.read_bytes() for path in folder.glob("f.*")}
 
 
+_NOTE = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
+
+
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
         pytest.param("trade_off", {}, marks=pytest.mark.long),
-        ("gradient_norm", {"panels": ["model", "max_grad_norm"]}),
+        ("epsilon_by_step", {"axis": "step", "panels": ["sample_rate"], "note": _NOTE}),
     ],
 )
-def test_writes_three_files_with_the_same_bytes_again(kind, settings, files, tmp_path) -> None:
+def test_writes_three_files_with_the_bytes_of_its_function(kind, settings, files, tmp_path) -> None:
     entry = figure_kind(kind)
-    given = {name: files[name] for name in entry.files}
-    if kind == "gradient_norm":
-        given["scores"] = files["norms"]
-    first = _draw(kind, given, tmp_path, **settings)
+    inputs = {name: files[name] for name in entry.files}
+    first = _draw(kind, inputs, tmp_path, **settings)
     starts = {".pdf": b"%PDF", ".png": b"\x89PNG", ".tsv": b""}
     assert all(first[end].startswith(start) for end, start in starts.items())
     assert b"CreationDate" not in first[".pdf"]
-    inputs = {name: _read(name, **given) for name in entry.inputs}
-    figure, table = function_named(entry.draw)(**inputs, **settings)
+    arguments = {name: _read(name, **inputs) for name in entry.inputs}
+    figure, table = function_named(entry.draw)(**arguments, **settings)
     second = {end: tmp_path / f"second{end}" for end in first}
     pdf, png, tsv = (second[end] for end in sorted(second))
     write_figure(figure, table, pdf=pdf, png=png, tsv=tsv)
     assert {end: path.read_bytes() for end, path in second.items()} == first
     assert text_of_png(png, DESCRIPTION) == figure.get_label()
-    assert ("σ = " in figure.get_label()) is (kind == "gradient_norm")  # noqa: RUF001
+    assert ("σ = " in figure.get_label()) is ("panels" in settings)  # noqa: RUF001
 
 
-def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(files, tmp_path) -> None:
-    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
-    rows = _summary()
-    both = pd.concat([rows, rows.assign(threshold_rule="in_sample", is_valid=False)])
-    write_table(tmp_path / "both.tsv", both)
-    options = {"plain": {}, "note": {"note": note}, "panels": {"panels": ["sample_rate"]}}
-    given = {"summary": [tmp_path / "both.tsv"]}
-    drawn = {
-        name: _draw("epsilon_by_step", given, tmp_path / name, axis="step", **settings)
-        for name, settings in options.items()
-    }
-    for name in ("note", "panels"):
-        assert drawn[name][".png"] != drawn["plain"][".png"]
-        assert drawn[name][".tsv"] == drawn["plain"][".tsv"]
-    assert b"audited_in_sample" in drawn["plain"][".tsv"]
+def test_what_is_refused_leaves_no_file(files, tmp_path) -> None:
     with pytest.raises(InputError, match="has no column"):
         _draw("epsilon_by_step", {"summary": files["older"]}, tmp_path / "out", axis="step")
     assert not (tmp_path / "out").exists()
@@ -223,11 +207,10 @@ def few_audits(audits: Mapping[str, Audit], figure: FigureSettings, settings: Se
 @pytest.fixture
 def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Installs a package of a right kind, one that returns no table, and two of other keys."""
-    information = tmp_path / "site/mine-1.0.dist-info"
-    information.mkdir(parents=True)
     kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in KINDS]
-    (information / "entry_points.txt").write_text("\n".join(["[dpcanary.figure_kinds]", *kinds]))
-    monkeypatch.syspath_prepend(information.parent)
+    text = "\n".join(["[dpcanary.figure_kinds]", *kinds])
+    write_text(tmp_path / "site/mine-1.0.dist-info/entry_points.txt", text)
+    monkeypatch.syspath_prepend(tmp_path / "site")
     registered.cache_clear()
     yield
     registered.cache_clear()
@@ -237,24 +220,25 @@ def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tmp_path) -> None:
     assert figure_kind_names()[-4:] == ["alone", "mine", "other", "wrong"]
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
-    with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
-        FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
-    with pytest.raises(ValueError, match="kind other declares size, which no figure has"):
-        FigureSettings(kind="other", sweeps=("a",))
     audit = {"canary": "worst_case", "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
     audits = {"a": {**audit, "noise_multiplier": [1.0, 2.0]}, "b": {**audit, "noise_multiplier": 1}}
     config = {"experiment": "e", "delta": 1e-6, "audits": audits}
     assert parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["b"]}}})
-    with pytest.raises(InputError, match=r"config: figures\.f: mine shows \S+ and \S+ at 1e-06"):
-        parse_experiment(config | {"figures": {"f": {"kind": "mine", "sweeps": ["a"]}}})
-    with pytest.raises(InputError, match="'mine': unknown files 'summry': did you mean 'summary'"):
-        replace(MINE, files=("summry",))
-    with pytest.raises(InputError, match="'mine': unknown inputs 'profile': did you mean 'profil"):
-        replace(MINE, inputs=("profile",))
-    with pytest.raises(InputError, match="'mine': input 'attacks' needs files 'scores'"):
-        replace(MINE, inputs=("summary", "attacks"))
-    with pytest.raises(InputError, match="called with summary, note, panels: got an unexpected"):
-        parse_experiment(config | {"figures": {"f": {"kind": "wrong", "sweeps": ["a"]}}})
+    for figure, message in (
+        ({"kind": "mine"}, r"config: figures\.f: mine shows \S+ and \S+ at 1e-06"),
+        ({"kind": "mine", "lines": ["model"]}, "a figure of kind mine has no lines"),
+        ({"kind": "other"}, "kind other declares size, which no figure has"),
+        ({"kind": "wrong"}, "called with summary, note, panels: got an unexpected"),
+    ):
+        with pytest.raises(InputError, match=message):
+            parse_experiment(config | {"figures": {"f": {"sweeps": ["a"]} | figure}})
+    for change, message in (
+        ({"files": ("summry",)}, "'mine': unknown files 'summry': did you mean 'summary'"),
+        ({"inputs": ("profile",)}, "'mine': unknown inputs 'profile': did you mean 'profil"),
+        ({"inputs": ("summary", "attacks")}, "'mine': input 'attacks' needs files 'scores'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            replace(MINE, **change)
     with pytest.raises(InputError, match=r"draw_alone must return .* a DataFrame .*, not Figure"):
         _draw("alone", {"summary": files["summary"]}, tmp_path / "out", note="n")
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
