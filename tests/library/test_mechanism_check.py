@@ -571,16 +571,12 @@ def test_the_command(monkeypatch):
     assert masked(good.stdout) == masked(shown)
     page = " ".join((EXAMPLES.parent / "reliability.md").read_text().split())
     assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in page
-    rows = pd.read_csv(TABLE, sep="\t")
-    listed = {(row.kind, row.loop) for row in rows[rows["list"] == "main"].itertuples()}
-    assert listed == {("wrong", loop.name) for loop in (*WRONG, *NOT_FOUND)} | {
-        ("right", loop.name) for loop in RIGHT
-    }
-    missed = rows[(rows["list"] == "main") & (rows["result"] == "not found")]
-    assert {*missed["loop"]} == {loop.name for loop in NOT_FOUND}
+    rows = pd.read_csv(TABLE, sep="\t").query("list == 'main'")
+    for kind, loops in (("wrong", (*WRONG, *NOT_FOUND)), ("right", RIGHT)):
+        assert {*rows["loop"][rows["kind"] == kind]} == {loop.name for loop in loops}
+    assert {*rows["loop"][rows["result"] == "not found"]} == {loop.name for loop in NOT_FOUND}
     bad = run("train_by_hand", "--num-trainings", "20")
-    assert bad.exit_code == 3
-    assert "FAIL  normalisation" in bad.stdout
+    assert (bad.exit_code, "FAIL  normalisation" in bad.stdout) == (3, True)
     found = json.loads(run("train", "--num-trainings", "20", "--json").stdout)
     assert found["passes"]
     assert len(found["findings"]) == len(PROPERTIES)

@@ -148,10 +148,10 @@ class MeanLeftOut(torch.autograd.Function):
 
 
 def time_first(axis: int) -> nn.Module:
-    """Its layers have the records on their second axis; subtracts the mean over an axis."""
+    """A layer has the records on its second axis, and subtracts the mean over an axis."""
 
     def forward(own, series):
-        return own.out(own.mean(own.inner(series.transpose(0, 1))).tanh().mean(dim=0))
+        return own.out(own.mean(own.inner(series).transpose(0, 1)).tanh().mean(dim=0))
 
     mean = Net(lambda _, values: values - values.mean(dim=axis, keepdim=True))
     return Net(forward, inner=nn.Linear(6, 4), mean=mean, out=nn.Linear(4, 3))

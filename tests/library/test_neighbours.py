@@ -184,18 +184,14 @@ def test_steps_with_the_record_are_known_from_the_loop_or_from_rows_of_the_array
     result = check_neighbours(loop, records())
     assert result.passes
     assert result.batches_known
-    expected = np.random.default_rng(11)
-    batches = []
-    for _ in range(14):
-        batches.append(np.flatnonzero(expected.random(COUNT) < RATE))
-        expected.standard_normal(WIDTH)
-    for label, steps in zip(result.replacements, result.steps_with_record, strict=True):
-        record = int(label.split()[1])
-        assert steps == sum(record in batch for batch in batches)
+    rng, in_batch = np.random.default_rng(11), np.empty((14, COUNT), bool)
+    for step in range(14):
+        in_batch[step] = rng.random(COUNT) < RATE
+        rng.standard_normal(WIDTH)
+    replaced = [int(label.split()[1]) for label in result.replacements]
+    assert [*result.steps_with_record] == in_batch[:, replaced].sum(axis=0).tolist()
     # Two replacements are of a record that is in no batch. Two trainings replace none.
-    assert sum(map(bool, result.steps_with_record)) == 5
-    assert len(result.steps_with_record) == 7
-    assert loop.count == 9
+    assert (np.count_nonzero(result.steps_with_record), len(replaced), loop.count) == (5, 7, 9)
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
@@ -214,9 +210,7 @@ def test_where_batches_are_not_seen_the_share_of_steps_is_compared_with_the_rate
 
 def test_first_steps_alone_are_compared_if_so_many_are_asked_for():
     result = check_neighbours(loops("released")[0], records(), num_steps=3)
-    assert result.passes
-    assert result.num_steps == 3
-    assert not result.is_whole
+    assert (result.passes, result.num_steps, result.is_whole) == (True, 3, False)
     assert {"what is released", "number of steps"} <= {*result.not_judged}
     result = check_neighbours(loops("learning rate")[0], records(), num_steps=9)
     assert failing(result)[0] == "settings"
@@ -445,9 +439,7 @@ def test_rounding_explains_nothing_where_the_records_are_the_same(is_wrong):
 
     result = check_neighbours(half, tuple(map(torch.from_numpy, records())))
     assert ("sums without the record" in failing(result)) == is_wrong, str(result)
-    if not is_wrong:
-        assert result.passes, str(result)
-        assert "noise" in result.not_judged
+    assert is_wrong or (result.passes and "noise" in result.not_judged), str(result)
 
 
 def test_noise_that_is_no_number_is_not_the_same_noise():
@@ -502,10 +494,9 @@ def test_attributes_of_a_dataset_of_ones_own_have_the_replaced_record(scale):
 
 # jax, which another test of this process may have loaded, warns where loaders fork their workers.
 @pytest.mark.filterwarnings(r"ignore:os\.fork")
-@pytest.mark.parametrize(
-    ("kind", "num_workers"),
-    [("tensors", 2), ("items", 0), ("items", 2), ("list", 0), ("subset", 2)],
-)
+@pytest.mark.parametrize(("kind", "num_workers"), [
+    ("tensors", 2), ("items", 0), ("items", 2), ("list", 0), ("subset", 2),
+])  # fmt: skip
 def test_batches_of_loaders_are_noted_as_they_are_given(kind, num_workers):
     """With workers too, which fetch batches before they are used."""
     items = Patients(np.arange(30.0)[:, None], np.arange(30) % 2)
