@@ -297,35 +297,26 @@ again, antithetic = reused(lambda t: 20 if t == 100 else t), reused(lambda t: t 
 WRONG_NOISE = {
     "noise .95": (scaled(0.95), 8, "noise_scale", "0.95"),
     "noise 1.1": (scaled(1.1), 4, "noise_scale", "Noise may be added twice"),
-    "half of the noise in one tensor": (
-        *(lambda noise, *_: [*noise[:2], noise[2] / 2], 3, "noise_scale", "last"),
-    ),
-    "missing in each third step": (
-        *(lambda noise, size, rng, step, _: [part * (step % 3 != 2) for part in noise], 3),
-        *("noise_scale", "is missing"),
-    ),
+    "half of the noise in one tensor": (lambda noise, *_: [*noise[:2], noise[2] / 2],
+        3, "noise_scale", "last"),
+    "missing in each third step": (each(lambda part, _, rng, step, sums: part * (step % 3 != 2)),
+        3, "noise_scale", "is missing"),
     "the same noise in two steps": (again, 101, "repeated_noise", "used again"),
     "antithetic": (antithetic, 3, "successive_noise|repeated_noise", ""),
     "a tensor's noise, negated": (copied, 20, "equal_tensors", "opposite signs"),
     "of one length": (of_one_length, 6, "noise_length", "it was scaled to a length"),
     "mean removed": (each(lambda part, *_: part - part.mean()), 8, "noise_sum", "was removed"),
     "a common part": (common, 4, "noise_sum", "not independent"),
-    "cut at 2.5": (
-        *(each(lambda part, size, *_: part.clamp(-2.5 * size, 2.5 * size)), 30),
-        *("noise_cut|noise_scale", ""),
-    ),
+    "cut at 2.5": (each(lambda part, size, *_: part.clamp(-2.5 * size, 2.5 * size)),
+        30, "noise_cut|noise_scale", ""),
     "Student's t(4)": (each(heavy), 30, "heavy_tails", "large values"),
-    "flipped where it opposes the sum": (
-        *(partial(flipped, 1), 40, "noise_along_sum", "points along the sum"),
-    ),
-    "flipped where it is along the sum": (
-        *(partial(flipped, -1), 40, "noise_along_sum", "opposes the sum"),
-    ),
-    "a part of the sum": (
-        lambda noise, *of: [part + total / 40 for part, total in zip(noise, of[-1], strict=True)],
-        *(3, "noise_along_sum", "points along the sum"),
-    ),
-}
+    "flipped where it opposes the sum": (partial(flipped, 1),
+        40, "noise_along_sum", "points along the sum"),
+    "flipped where it is along the sum": (partial(flipped, -1),
+        40, "noise_along_sum", "opposes the sum"),
+    "a part of the sum": (lambda noise, *of: [*map(partial(torch.add, alpha=0.025), noise, of[-1])],
+        3, "noise_along_sum", "points along the sum"),
+}  # fmt: skip
 
 
 def trained(
@@ -397,14 +388,12 @@ WRONG_BATCHES = {
     "passes as data last": (as_data_last, 20, "batch_passes|batch_rate"),
     "more often, of a quarter": (poisson(RECORDS // 4, rate=4 * RATE), 60, "batch_records"),
     "fixed": (lambda rng, step: 100, 8, "batch_repeats"),
-    "pass after pass": (
-        *(lambda rng, step: np.random.default_rng(step % 5).binomial(RECORDS, RATE), 13),
-        "batch_repeats",
-    ),
+    "pass after pass": (lambda rng, step: np.random.default_rng(step % 5).binomial(RECORDS, RATE),
+        13, "batch_repeats"),
     "too many": (poisson(rate=1.3 * RATE), 25, "batch_rate|batch_spread"),
     "too few": (poisson(rate=0.75 * RATE), 25, "batch_rate|batch_spread"),
     "too spread": (lambda rng, step: rng.choice([60, 140]), 12, "batch_spread|batch_rate"),
-}
+}  # fmt: skip
 
 
 WRONG = {name: ({"change": own}, *alarm) for name, (own, *alarm) in WRONG_NOISE.items()}

@@ -138,9 +138,9 @@ MODES = {
 RARE = {"expanded weights", "double", "adaptive ghost", "full batches"}
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=[pytest.mark.long] * (mode in RARE)) for mode in MODES]
-)
+@pytest.mark.parametrize("mode", [
+    pytest.param(mode, marks=[pytest.mark.long] * (mode in RARE)) for mode in MODES
+])  # fmt: skip
 def test_right_trainings_of_every_mode_raise_no_alarm(mode):
     options = MODES[mode]
     made = build(**options)
@@ -573,21 +573,17 @@ def clipped_to_more(made):
 OF_COUNTS = [{"clipping": "adaptive", "unclipped_num_std": std, **ADAPTIVE} for std in (2.0, 0.72)]
 ERRORS = {
     "noise before and after": (noise_before_and_after, {}, 1, "noise_scale"),
-    "C changed": (
-        lambda made: setattr(made.optimizer, "max_grad_norms", [5.0] * 6),
-        *({"clipping": "per_layer"}, 1, "clipping_bound"),
-    ),
-    "C changed, ghost": (
-        lambda made: setattr(made.model, "max_grad_norm", 3.0),
-        *({"mode": "ghost"}, 1, "clipping_bound"),
-    ),
+    "C changed": (lambda made: setattr(made.optimizer, "max_grad_norms", [5.0] * 6),
+        {"clipping": "per_layer"}, 1, "clipping_bound"),
+    "C changed, ghost": (lambda made: setattr(made.model, "max_grad_norm", 3.0),
+        {"mode": "ghost"}, 1, "clipping_bound"),
     "sigma told": (accountant_told(2.0), {}, 2, "accounted_noise"),
     "rate told": (accountant_told(rate=0.03), {}, 1, "accounted_rate"),
     "steps not told": (accountant_told(SIGMA, every=2), {}, 3, "accounted_steps"),
     "enlarged": (adaptive_accounted_with_enlarged_noise, OF_COUNTS[0], 20, "noise_scale"),
     "beyond counts": (adaptive_accounted_with_enlarged_noise, OF_COUNTS[1], 1, "accounted_noise"),
     "clipped to 3 C": (clipped_to_more, {}, 1, "clipping_bound"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("plant", "options", "step", "kind"), ERRORS.values(), ids=ERRORS)
