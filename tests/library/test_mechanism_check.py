@@ -28,13 +28,7 @@ from dpcanary.checking.mechanism import exact_laws, property_tests
 from dpcanary.checking.mechanism.jax_probe import JaxProbe
 from dpcanary.checking.mechanism.measurements import Measurements, Plan, Settings, Trainings
 from dpcanary.checking.mechanism.mechanism_check import PROPERTIES, smallest_errors
-from dpcanary.checking.mechanism.probe import (
-    NUM_SILENT,
-    TENSORS,
-    Probe,
-    by_column,
-    probe_records,
-)
+from dpcanary.checking.mechanism.probe import TENSORS, Probe, by_column, probe_records
 from dpcanary.checking.mechanism.property_tests import Property, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import _least_hypergeometric
 from dpcanary.checking.mechanism.trace import Trace
@@ -276,15 +270,12 @@ def test_every_property_keeps_its_level(sizes, num_checks):
 def test_the_level_is_shared_out_among_what_is_random_and_the_tests_of_a_property():
     """Of four properties three are random, and two need noise."""
     kinds = [(True, False), (True, False), (True, True), (False, True)]
-    properties = [
-        Property("p", "", lambda _: property_tests.Measured("", []), "", *kind) for kind in kinds
-    ]
+    nothing = property_tests.Measured("", [])
+    properties = [Property("p", "", lambda _: nothing, "", *kind) for kind in kinds]
     assert level_of_each(0.06, properties) == pytest.approx(0.02)
     found = right_measurements(np.random.default_rng(0), 20, 10, 0.5)
-    tests = [
-        property_tests.Test(f"place {index}", p)
-        for index, p in enumerate((0.3, 0.004, 1.0, 0.9, 0.7))
-    ]
+    p_values = (0.3, 0.004, 1.0, 0.9, 0.7)
+    tests = [property_tests.Test(f"place {index}", p) for index, p in enumerate(p_values)]
     prop = Property("p", "", lambda _: property_tests.Measured("", tests), "")
     [holding, _] = findings_of(found, [prop, prop], significance=0.039)
     [failing, _] = findings_of(found, [prop, prop], significance=0.041)
@@ -367,9 +358,12 @@ def failing_of(found: Measurements) -> set[str]:
 
 def bias_scaled(error: float, columns: int):
     """A change of noise, by a relative error in the bias where no record has a gradient."""
-    factors = np.ones((8, columns + NUM_SILENT))
-    factors[7, columns:] += error
-    return lambda moved: moved * factors
+
+    def scaled(moved):
+        is_scaled = (np.arange(8) == 7)[:, None] & (np.arange(moved.shape[-1]) >= columns)
+        return moved * (1 + error * is_scaled)
+
+    return scaled
 
 
 def test_a_wrong_scale_is_not_found_as_something_else_and_a_parameter_without_noise_is_named():
