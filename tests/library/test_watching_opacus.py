@@ -35,6 +35,7 @@ from dpcanary.watching.watch_report import report_of_watched_training
 RECORDS, FEATURES, SIGMA, CANARIES = 400, 20, 1.2, 300
 QUICK = {"delta": 1e-5, "conversion": "gdp"}
 QUIET = {"on_alarm": lambda alarm: None, "num_canaries": 20}
+GHOST = {"grad_sample_mode": "ghost"}
 ADAPTIVE = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2}
 ADAPTIVE |= {"max_clipbound": 10.0, "min_clipbound": 0.1}
 
@@ -61,9 +62,6 @@ def records(dtype: torch.dtype = torch.float32) -> TensorDataset:
 
 def build(
     *,
-    mode: str = "hooks",
-    clipping: str = "flat",
-    loss_reduction: str = "mean",
     engine: type = PrivacyEngine,
     dtype: torch.dtype = torch.float32,
     frozen: bool = False,
@@ -74,22 +72,21 @@ def build(
     **options,
 ) -> SimpleNamespace:
     """A private training of a perceptron, or of a module of which a part may be `trained`."""
-    data, criterion = records(dtype), nn.CrossEntropyLoss(reduction=loss_reduction)
+    options = {"noise_multiplier": SIGMA, "max_grad_norm": 1.0, "loss_reduction": "mean"} | options
+    data, criterion = records(dtype), nn.CrossEntropyLoss(reduction=options["loss_reduction"])
     layers = nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 2)
     model = module or nn.Sequential(*layers).to(dtype)
     if frozen:
         model[0].weight.requires_grad_(False)
     parameters = [*(trained or model).parameters()]
-    options = {"noise_multiplier": SIGMA, "max_grad_norm": 1.0} | options
-    if mode == "ghost":
+    if options.get("grad_sample_mode") == "ghost":
         options["criterion"] = criterion
-    if clipping == "per_layer":
+    if options.get("clipping") == "per_layer":
         options["max_grad_norm"] = [1.0] * len(parameters)
     private = engine(accountant="rdp")
     model, optimizer, *rest, loader = private.make_private(
         **{"module": model, "optimizer": optimizer(parameters, lr=0.01)},
         data_loader=DataLoader(data, batch_size=batch_size),
-        **{"clipping": clipping, "grad_sample_mode": mode, "loss_reduction": loss_reduction},
         **options,
     )
     torch.manual_seed(1)
@@ -124,11 +121,11 @@ def watched(made: SimpleNamespace, train: Callable = run, **options):
 
 MODES = {
     "hooks": {},
-    "expanded weights": {"mode": "ew"},
-    "ghost": {"mode": "ghost"},
+    "expanded weights": {"grad_sample_mode": "ew"},
+    "ghost": GHOST,
     "per layer": {"clipping": "per_layer"},
     "adaptive": {"clipping": "adaptive", "unclipped_num_std": 3.0, **ADAPTIVE},
-    "adaptive ghost": {"mode": "ghost", "engine": PrivacyEngineAdaptiveClipping, **ADAPTIVE},
+    "adaptive ghost": {"engine": PrivacyEngineAdaptiveClipping, **GHOST, **ADAPTIVE},
     "frozen, sum of losses": {"frozen": True, "loss_reduction": "sum"},
     "bfloat16": {"dtype": torch.bfloat16},
     "double": {"dtype": torch.float64},
@@ -156,7 +153,7 @@ def test_right_trainings_of_every_mode_raise_no_alarm(mode):
     )
     expected = options.get("batch_size", 50)
     assert abs(found.measured.mean_batch_size - expected) < 4 * (expected / 32) ** 0.5 + 1e-9
-    if options.get("mode") != "ghost":
+    if options.get("grad_sample_mode") != "ghost":
         assert found.measured.clipped_to == pytest.approx(1, abs=0.06)
 
 
@@ -190,7 +187,7 @@ def test_batches_in_parts_are_counted_whole(mode):
         with BatchMemoryManager(optimizer=made.optimizer, **parts) as loader:
             run(made, loader=loader, epochs=4)
 
-    found = watched(made := build(mode=mode), train, num_canaries=40).result(**QUICK)
+    found = watched(made := build(grad_sample_mode=mode), train, num_canaries=40).result(**QUICK)
     assert found.alarm is None
     assert abs(found.measured.mean_batch_size - 50) < 4
     assert found.num_steps == sum(steps for *_, steps in made.engine.accountant.history)
@@ -349,7 +346,7 @@ class Averaging(nn.Module):
     ("passes", "hooks", None), ("average, once", "hooks", None),
 ])  # fmt: skip
 def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
-    made = build(module=Averaging(keeps), mode=mode)
+    made = build(module=Averaging(keeps), grad_sample_mode=mode)
     found = watched(made, partial(run, epochs=1), **QUIET)
     assert (found.alarm and found.alarm.kind) == kind
     if kind:
@@ -576,7 +573,7 @@ ERRORS = {
     "C changed": (lambda made: setattr(made.optimizer, "max_grad_norms", [5.0] * 6),
         {"clipping": "per_layer"}, 1, "clipping_bound"),
     "C changed, ghost": (lambda made: setattr(made.model, "max_grad_norm", 3.0),
-        {"mode": "ghost"}, 1, "clipping_bound"),
+        GHOST, 1, "clipping_bound"),
     "sigma told": (accountant_told(2.0), {}, 2, "accounted_noise"),
     "rate told": (accountant_told(rate=0.03), {}, 1, "accounted_rate"),
     "steps not told": (accountant_told(SIGMA, every=2), {}, 3, "accounted_steps"),
