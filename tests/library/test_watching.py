@@ -410,11 +410,13 @@ def test_wrong_noise_and_wrong_batches_are_found_and_named(options, step, kinds,
 
 
 def test_a_right_training_proves_much_and_raises_no_alarm():
-    recorder = trained()
+    recorder, moved = trained(), full(0.0)
+    recorder.directions.add(moved, -recorder._secrets.sizes)  # optimizers go against the gradient
     recorder.starts_from(full(0.0))
-    recorder.ends_with(full(1.0))
+    recorder.ends_with(moved)
     found = recorder.result(**ASKED)
     assert found.alarm is None
+    assert np.allclose(found.scores["last_model"].world0, 1, atol=1e-5)
     # A canary is in each update of 60 slots: weaker than the truth, stronger than nothing.
     assert 1 < found.epsilon_lower < found.accounted.substitute
     known, summed = (
@@ -685,6 +687,7 @@ def test_the_alarm_is_raised_once_comes_first_and_can_stop_the_training():
     assert "do not hold" in leaks.alarm_line()
     for result, exceeds in ((leaks, True), (trained(steps=12).result(**ASKED), False)):
         assert (result.p_value < 0.001) is exceeds
+        assert ("the canaries contradict it" in " ".join(str(result).split())) is exceeds
         assert (result.epsilon_lower > result.accounted.substitute) is exceeds
         assert ("The first bound exceeds what is accounted" in str(result)) is exceeds
 
