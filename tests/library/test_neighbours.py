@@ -224,7 +224,11 @@ def swallow_once() -> None:
 def test_a_failure_and_a_hang_because_of_the_record_are_findings():
     signal.setitimer(signal.ITIMER_REAL, 1000)
     loud = Replacement(7, (np.full(WIDTH, 10.0), 1), "a loud one")
-    for error, words in ((fail, "fails (ValueError: out"), (swallow_once, "does not end")):
+    for error, words in (
+        (fail, "fails (ValueError: out of range)"),
+        (partial(time.sleep, 30), "does not end"),
+        (swallow_once, "does not end"),
+    ):
         loop = Loop(prepare=lambda x, _, error=error: error() if np.abs(x).max() > 9 else x)
         result = check_neighbours(loop, records(), replacements=[loud], time_limit=0.5)
         assert failing(result) == ["runs to its end"]
