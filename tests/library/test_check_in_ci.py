@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from running import ROOT, environment
+from running import PROGRAMS, ROOT, environment
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 
@@ -26,7 +26,9 @@ def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess[str], str]:
+def run_action(
+    given: dict, folder: Path, *, programs: Path = PROGRAMS
+) -> tuple[subprocess.CompletedProcess[str], str]:
     """Runs the steps of the action as GitHub does, without its installation."""
     inputs = {name: one["default"] for name, one in ACTION["inputs"].items()}
     assert given.keys() <= inputs.keys()
@@ -41,7 +43,7 @@ def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess[s
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]  # an input is not a part of the script
         own = {name: filled(value) for name, value in step.get("env", {}).items()}
-        known = environment(GITHUB_STEP_SUMMARY=str(summary), **own)
+        known = environment(programs, GITHUB_STEP_SUMMARY=str(summary), **own)
         place = ROOT / filled(step.get("working-directory", "."))
         result = run_script(step["run"], cwd=place, env=known)
         if result.returncode:
@@ -51,22 +53,27 @@ def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess[s
 
 @pytest.mark.long
 @pytest.mark.parametrize(("given", "status", "line"), [
-    *((given, 0, "```\nok ") for given in calls()),
+    *((given, 0, "ok ") for given in calls()),
     ({**calls()[0], "loop": "checked_training:train_by_hand"}, 3, "FAIL  normalisation"),
 ], ids=["loop", "model", "wrong loop"])  # fmt: skip
 def test_the_example_of_the_action_passes_and_a_wrong_loop_fails(given, status, line, tmp_path):
     result, summary = run_action(given, tmp_path)
     assert result.returncode == status, result.stderr
-    assert summary.startswith("```\n")
-    assert line in summary
-    assert summary.endswith("```\n")
-    assert result.stdout in summary
+    assert summary == f"```\n{result.stdout}```\n"
+    assert f"\n{line}" in summary
+
+
+def put_program(path: Path) -> None:
+    """A program that prints its arguments."""
+    path.write_text('#!/bin/sh\necho "$@"\n')
+    path.chmod(0o755)
 
 
 def test_an_input_of_the_action_is_not_run(tmp_path):
-    given = {"loop": f"a:b; touch {tmp_path}/run $(touch {tmp_path}/run)"}
-    result, _ = run_action(given, tmp_path)
-    assert result.returncode != 0
+    put_program(tmp_path / "dpcanary")
+    loop = f"a:b; touch {tmp_path}/run $(touch {tmp_path}/run)"
+    result, _ = run_action({"loop": loop}, tmp_path, programs=tmp_path)
+    assert result.stdout == f"check {loop}\n"
     assert not (tmp_path / "run").exists()
 
 
@@ -104,15 +111,12 @@ def test_pytest_finds_the_plugin():
 
 def test_the_action_installs_its_own_version_by_default(tmp_path):
     """Not what a registry has under this name."""
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "$@"\n')
-    python.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    put_program(tmp_path / "python")
     pip = "-m pip install --quiet"
     for given, installed in [
         (ACTION["inputs"]["install"]["default"], f"{pip} /where/it/is"),
         *(("dpcanary==0.1.0", f"{pip} dpcanary==0.1.0"), ("", "")),
     ]:
-        variables = {"PATH": path, "INSTALL": given, "GITHUB_ACTION_PATH": "/where/it/is"}
+        variables = environment(tmp_path, INSTALL=given, GITHUB_ACTION_PATH="/where/it/is")
         result = run_script(ACTION["runs"]["steps"][0]["run"], env=variables)
         assert (result.returncode, result.stdout.strip()) == (0, installed)

@@ -9,37 +9,22 @@ from functools import partial
 from itertools import product
 from math import comb, sqrt
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sampling import some_of
+from sampling import exhaustive, some_of
 from scipy.stats import binom
 from torch.nn.utils import vector_to_parameters
 from typer.testing import CliRunner
 
 from benchmarks.check import LISTS, NOT_FOUND, OTHER_SETTINGS, RIGHT, TABLE, WRONG
-from benchmarks.error_lists.own_loops import (
-    Loop,
-    at_steps,
-    by_hand,
-    clipped_by,
-    one_at_a_time,
-    opacus,
-    unclipped,
-)
+from benchmarks.error_lists import own_loops
+from benchmarks.error_lists.own_loops import Loop, by_hand, one_at_a_time, opacus
 from dpcanary import Records, check_mechanism
-from dpcanary.checking.mechanism import property_tests
-from dpcanary.checking.mechanism.clipping_tests import _normalisation
-from dpcanary.checking.mechanism.exact_laws import (
-    binomial_p_values,
-    disjoint_pairs,
-    spread_p_value,
-    variance_within,
-)
+from dpcanary.checking.mechanism import exact_laws, property_tests
 from dpcanary.checking.mechanism.jax_probe import JaxProbe
 from dpcanary.checking.mechanism.measurements import Measurements, Plan, Settings, Trainings
 from dpcanary.checking.mechanism.mechanism_check import PROPERTIES, smallest_errors
@@ -57,8 +42,9 @@ OTHER = {**OTHER_SETTINGS, "num_trainings": 40, "seed": 1}
 
 def named(value) -> str:
     """A loop's name, or the settings of its check."""
-    is_loop = isinstance(value, Loop)
-    return value.name.replace(" ", "-") if is_loop else "defaults" if not value else "others"
+    if isinstance(value, Loop):
+        return value.name.replace(" ", "-")
+    return "others" if value else "defaults"
 
 
 def failing(found) -> set[str]:
@@ -98,13 +84,13 @@ AT_OTHER_SETTINGS = {
     *("bias not clipped", "embedding not clipped", "noise 2 % less", "microbatches of two"),
     *("bias without noise", "same numbers in another order"),
 }
-# One loop of each kind; a right one is in every run of the tests.
-QUICK = {
-    "C falls with its noise": {"num_trainings": 10},
-    "opposing noise flipped": {"num_trainings": 10, "num_steps": 10, "num_records": 100},
-    "steps undone by the clean loss": {"num_trainings": 10, "num_steps": 6, "num_records": 100},
-}
 FURTHER = [loop for loops in LISTS["further"] for loop in loops]
+FURTHER_SETTINGS = {
+    "opposing noise flipped": {"num_steps": 10, "num_records": 100},
+    "steps undone by the clean loss": {"num_steps": 6, "num_records": 100},
+    # Few batches are empty: their number shows a law only in as many trainings as by default.
+    "sizes of a uniform law": {"num_trainings": 30},
+}
 
 
 def assert_judged(loop: Loop, settings: dict) -> None:
@@ -124,41 +110,21 @@ def assert_judged(loop: Loop, settings: dict) -> None:
     assert f"Look first at: {found.ranked[0].name} (" in said(found)
 
 
-@pytest.mark.parametrize(
-    ("loop", "settings"),
-    [
-        pytest.param(loop, QUICK[loop.name], marks=[pytest.mark.long] * bool(loop.found_by))
-        for loop in FURTHER
-        if loop.name in QUICK
-    ],
-    ids=named,
-)
-def test_leaks_are_found_and_what_is_private_in_another_way_is_not_called_wrong(loop, settings):
-    assert_judged(loop, settings)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("loop", "settings"),
-    [
-        *some_of(((loop, {}) for loop in WRONG), 20),
-        *(
-            (loop, OTHER | {"num_trainings": 20})
-            for loop in WRONG
-            if loop.name in AT_OTHER_SETTINGS
-        ),
-        *some_of(((loop, {"num_trainings": 10}) for loop in RIGHT), 4),
-        # Few batches are empty: their number shows a law only in as many trainings as by default.
-        *(
-            (loop, {"num_trainings": 30 if loop.name == "sizes of a uniform law" else 10})
-            for loop in FURTHER
-            if loop.name not in QUICK
-        ),
-    ],
-    ids=named,
-)
+@pytest.mark.parametrize(("loop", "settings"), [
+    *some_of(((loop, {}) for loop in WRONG), 20),
+    *((loop, OTHER | {"num_trainings": 20}) for loop in WRONG if loop.name in AT_OTHER_SETTINGS),
+    *some_of(((loop, {"num_trainings": 10}) for loop in RIGHT), 4),
+    *((loop, {"num_trainings": 10} | FURTHER_SETTINGS.get(loop.name, {})) for loop in FURTHER),
+], ids=named)  # fmt: skip
 def test_each_loop_is_judged_as_it_should_be(loop, settings):
     assert_judged(loop, settings)
+
+
+def test_what_is_private_in_another_way_is_not_called_wrong():
+    """One loop in every run of the tests; all are above."""
+    [loop] = [loop for loop in FURTHER if loop.name == "C falls with its noise"]
+    assert_judged(loop, {"num_trainings": 10})
 
 
 @pytest.mark.long
@@ -172,7 +138,9 @@ def test_what_is_said_not_to_be_found_is_not_found(loop):
 def test_the_cause_is_named_first():
     """Gradients that are not clipped make others vanish, as if records were left out."""
     settings = {"sample_rate": 1.0, "num_records": 20, "num_trainings": 10}
-    found = check_mechanism(partial(by_hand, sums=clipped_by(unclipped)), **settings)
+    found = check_mechanism(
+        partial(by_hand, sums=own_loops.clipped_by(own_loops.unclipped)), **settings
+    )
     assert found.ranked[0].name == "clipping"
     assert {"sampling rate", "clipping"} <= failing(found)
     assert "Look first at: clipping (the sensitivity is above C" in said(found)
@@ -182,7 +150,8 @@ def test_the_cause_is_named_first():
     assert "Look first at: precision of noise (all trainings draw the same random" in said(seeded)
     assert "From it may follow: new batch in each step" in said(seeded)
 
-    late = check_mechanism(partial(by_hand, noise=at_steps(lambda n: float(n > 0))), **settings)
+    noise_late = own_loops.at_steps(lambda number: float(number > 0))
+    late = check_mechanism(partial(by_hand, noise=noise_late), **settings)
     assert "constant seed" not in said(late)
 
 
@@ -192,31 +161,22 @@ def with_constant_seed(module, dataset, settings):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("train", "changes"),
-    some_of(
-        [
-            (by_hand, OTHER),
-            (by_hand, {"max_grad_norm": 0.1, "learning_rate": 1.0, "noise_multiplier": 5.0}),
-            (by_hand, {"max_grad_norm": 3.0, "learning_rate": 0.01, "sample_rate": 0.5}),
-            (by_hand, {"num_records": 100, "num_trainings": 20, "seed": 3}),
-            (by_hand, {"num_records": 1000, "num_trainings": 20, "sample_rate": 0.01}),
-            (
-                by_hand,
-                {"num_records": 20, "num_trainings": 10, "sample_rate": 0.5, "learning_rate": 0.5},
-            ),
-            # Gradients of records that are in most batches fall together along a training.
-            (one_at_a_time, {"sample_rate": 0.95, "num_records": 20}),
-            (one_at_a_time, {"sample_rate": 0.95, "num_records": 20, "seed": 1}),
-            (by_hand, {"learning_rate": 4.0, "sample_rate": 0.8, "num_records": 100}),
-            (by_hand, {"learning_rate": 1.0}),
-            (by_hand, {"sample_rate": 1.0, "num_records": 20, "num_trainings": 10}),
-        ],
-        every=2,
-    ),
-)
-def test_a_right_loop_passes_at_other_settings(train, changes):
-    found = check_mechanism(train, **changes)
+@pytest.mark.parametrize("changes", some_of([
+    OTHER,
+    {"max_grad_norm": 0.1, "learning_rate": 1.0, "noise_multiplier": 5.0},
+    {"max_grad_norm": 3.0, "learning_rate": 0.01, "sample_rate": 0.5},
+    {"num_records": 100, "num_trainings": 20, "seed": 3},
+    {"num_records": 1000, "num_trainings": 20, "sample_rate": 0.01},
+    {"num_records": 20, "num_trainings": 10, "sample_rate": 0.5, "learning_rate": 0.5},
+    # Gradients of records that are in most batches fall together along a training.
+    {"train": one_at_a_time, "sample_rate": 0.95, "num_records": 20},
+    {"train": one_at_a_time, "sample_rate": 0.95, "num_records": 20, "seed": 1},
+    {"learning_rate": 4.0, "sample_rate": 0.8, "num_records": 100},
+    {"learning_rate": 1.0},
+    {"sample_rate": 1.0, "num_records": 20, "num_trainings": 10},
+], every=2))  # fmt: skip
+def test_a_right_loop_passes_at_other_settings(changes):
+    found = check_mechanism(**{"train": by_hand} | changes)
     assert found.passes, str(found)
 
 
@@ -287,14 +247,9 @@ def too_many(failures, level: float) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("sizes", "num_checks"),
-    [
-        ((20, 10, 0.5), 100),
-        pytest.param((20, 10, 0.5), 400, marks=pytest.mark.exhaustive),
-        pytest.param((40, 12, 0.25), 400, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "num_checks"), [
+    ((20, 10, 0.5), 100), *map(exhaustive, [((20, 10, 0.5), 400), ((40, 12, 0.25), 400)]),
+])  # fmt: skip
 def test_every_property_keeps_its_level(sizes, num_checks):
     """Of small measurements, whose laws are far from normal."""
     rng = np.random.default_rng(0)
@@ -315,15 +270,12 @@ def test_every_property_keeps_its_level(sizes, num_checks):
 def test_the_level_is_shared_out_among_what_is_random_and_the_tests_of_a_property():
     """Of four properties three are random, and two need noise."""
     kinds = [(True, False), (True, False), (True, True), (False, True)]
-    properties = [
-        Property("p", "", lambda _: property_tests.Measured("", []), "", *kind) for kind in kinds
-    ]
+    nothing = property_tests.Measured("", [])
+    properties = [Property("p", "", lambda _: nothing, "", *kind) for kind in kinds]
     assert level_of_each(0.06, properties) == pytest.approx(0.02)
     found = right_measurements(np.random.default_rng(0), 20, 10, 0.5)
-    tests = [
-        property_tests.Test(f"place {index}", p)
-        for index, p in enumerate((0.3, 0.004, 1.0, 0.9, 0.7))
-    ]
+    p_values = (0.3, 0.004, 1.0, 0.9, 0.7)
+    tests = [property_tests.Test(f"place {index}", p) for index, p in enumerate(p_values)]
     prop = Property("p", "", lambda _: property_tests.Measured("", tests), "")
     [holding, _] = findings_of(found, [prop, prop], significance=0.039)
     [failing, _] = findings_of(found, [prop, prop], significance=0.041)
@@ -335,7 +287,7 @@ def test_the_level_is_shared_out_among_what_is_random_and_the_tests_of_a_propert
 def test_pairs_share_no_step_or_record():
     """Laws of pairs are exact because each number is in one pair at most."""
     for count, distance in product(range(30), (1, 2, 3, 10)):
-        first, second = disjoint_pairs(count, distance)
+        first, second = exact_laws.disjoint_pairs(count, distance)
         assert (second == first + distance).all()
         assert len({*first, *second}) == 2 * len(first) == count // (2 * distance) * 2 * distance
         assert {*first, *second} <= {*range(count)}
@@ -362,15 +314,16 @@ def test_p_values_of_binomial_numbers_are_sums_over_outcomes(rate):
     """Twice the probability of no larger, or of no smaller ones; each holds the number itself."""
     law = [comb(7, count) * rate**count * (1 - rate) ** (7 - count) for count in range(8)]
     expected = [min(1.0, 2 * min(sum(law[: count + 1]), sum(law[count:]))) for count in range(8)]
-    assert binomial_p_values(np.arange(8), 7, rate) == pytest.approx(expected, rel=1e-9)
-    assert binomial_p_values(7, 7, rate) == pytest.approx(expected[-1], rel=1e-9)
+    p_values = exact_laws.binomial_p_values
+    assert p_values(np.arange(8), 7, rate) == pytest.approx(expected, rel=1e-9)
+    assert p_values(7, 7, rate) == pytest.approx(expected[-1], rel=1e-9)
 
 
 def test_the_variance_within_groups_has_the_law_that_is_stated():
     """Few rows in a group, whose mean takes a third of the degrees of freedom; 3,000 draws."""
     rng = np.random.default_rng(0)
     variances, p_values = np.array(
-        [variance_within(rng.normal(0, 2.5, (2, 3, 4))) for _ in range(3_000)]
+        [exact_laws.variance_within(rng.normal(0, 2.5, (2, 3, 4))) for _ in range(3_000)]
     ).T
     assert abs(variances.mean() - 1) < 4 * variances.std() / sqrt(3_000)
     for level in (0.3, 0.1, 0.02):
@@ -380,7 +333,7 @@ def test_the_variance_within_groups_has_the_law_that_is_stated():
 
 def test_the_law_of_a_spread_is_exact_and_far_from_it_there_is_next_to_no_probability():
     """Compared with all outcomes of three binomial numbers of five trials."""
-    trials, rate = 5, 0.3  # the mean is 1.5, and the centre 2
+    spread_p_value, trials, rate = exact_laws.spread_p_value, 5, 0.3  # 2 is the centre
     outcomes = np.array([*product(range(trials + 1), repeat=3)])
     probabilities = binom(trials, rate).pmf(outcomes).prod(axis=1)
     squares = ((outcomes - 2) ** 2).sum(axis=1)
@@ -404,12 +357,13 @@ def failing_of(found: Measurements) -> set[str]:
 
 
 def bias_scaled(error: float, columns: int):
-    def change(moved):
-        moved = moved.copy()
-        moved[..., 7, columns:] *= 1 + error
-        return moved
+    """A change of noise, by a relative error in the bias where no record has a gradient."""
 
-    return change
+    def scaled(moved):
+        is_scaled = (np.arange(8) == 7)[:, None] & (np.arange(moved.shape[-1]) >= columns)
+        return moved * (1 + error * is_scaled)
+
+    return scaled
 
 
 def test_a_wrong_scale_is_not_found_as_something_else_and_a_parameter_without_noise_is_named():
@@ -419,8 +373,17 @@ def test_a_wrong_scale_is_not_found_as_something_else_and_a_parameter_without_no
     assert failing_of(with_noise(found, lambda moved: 0.1 * moved)) == {"noise scale"}
     found = with_noise(replace(found, small_quiet=None, small_noisy=None), bias_scaled(-1.0, 40))
     scale = findings(found)["noise scale"]
-    assert not scale.holds
     assert "hidden.bias 0" in scale.measured
+    assert not scale.holds
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_batches_that_count_too_much_or_too_little_are_found(share):
+    """One batch of one training against the median of its step."""
+    found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    moved = found.quiet.moved.copy()
+    moved[2, 1] *= share
+    assert failing_of(replace(found, quiet=replace(found.quiet, moved=moved))) == {"normalisation"}
 
 
 def test_another_number_of_updates_than_steps_and_repeated_noise_fail():
@@ -602,34 +565,15 @@ def test_the_command(monkeypatch):
     assert masked(good.stdout) == masked(shown)
     page = " ".join((EXAMPLES.parent / "reliability.md").read_text().split())
     assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in page
-    rows = pd.read_csv(TABLE, sep="\t")
-    listed = {(row.kind, row.loop) for row in rows[rows["list"] == "main"].itertuples()}
-    assert listed == {("wrong", loop.name) for loop in (*WRONG, *NOT_FOUND)} | {
-        ("right", loop.name) for loop in RIGHT
-    }
-    missed = rows[(rows["list"] == "main") & (rows["result"] == "not found")]
-    assert {*missed["loop"]} == {loop.name for loop in NOT_FOUND}
+    rows = pd.read_csv(TABLE, sep="\t").query("list == 'main'")
+    for kind, loops in (("wrong", (*WRONG, *NOT_FOUND)), ("right", RIGHT)):
+        assert {*rows["loop"][rows["kind"] == kind]} == {loop.name for loop in loops}
+    assert {*rows["loop"][rows["result"] == "not found"]} == {loop.name for loop in NOT_FOUND}
     bad = run("train_by_hand", "--num-trainings", "20")
-    assert bad.exit_code == 3
-    assert "FAIL  normalisation" in bad.stdout
+    assert (bad.exit_code, "FAIL  normalisation" in bad.stdout) == (3, True)
     found = json.loads(run("train", "--num-trainings", "20", "--json").stdout)
     assert found["passes"]
     assert len(found["findings"]) == len(PROPERTIES)
     assert found["not_seen"][0].startswith("errors of your own model and data")
     assert "has no function 'trian'" in str(run("trian").exception)
     assert run("").exit_code == 2
-
-
-@pytest.mark.parametrize("share", [0.5, 2.0])
-def test_batches_that_count_too_much_or_too_little_are_found(share):
-    """One batch of one training against the median of its step."""
-    of_batches = np.ones((5, 4))
-    quiet = SimpleNamespace(lengths=np.linspace(1.0, 2.0, 20).reshape(5, 4))
-    evidence = SimpleNamespace(
-        **{"of_batches": of_batches, "deviation": 0.0, "drawn": np.ones((5, 4, 3), bool)},
-        **{"scales": np.ones(4), "measurements": SimpleNamespace(quiet=quiet, limits=(1.0, 1.0))},
-    )
-    [right] = _normalisation(evidence).tests
-    of_batches[2, 1] = share
-    [wrong] = _normalisation(evidence).tests
-    assert right.p_value > 0.5 > wrong.p_value
