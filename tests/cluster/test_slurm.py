@@ -74,8 +74,7 @@ class Experiment(Project):
 
     def slurm_run(self) -> str:
         """The name that SLURM's jobs of the last run have, or nothing yet."""
-        found = re.search(r"SLURM run ID: (\S+)", self.printed)
-        return found[1] if found else ""
+        return "".join(re.findall(r"SLURM run ID: (\S+)", self.printed)[:1])
 
     def jobs(self, rule: str, shard: str = "") -> list[Job]:
         """The last run's jobs of a rule, finished or not, oldest first."""
@@ -125,23 +124,19 @@ def nothing_goes_on() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    folder = tmp_path_factory.mktemp("local") / "project"
-    experiment = Experiment(Project.new(folder, CONFIG).folder)
+def local(tmp_path_factory) -> Experiment:
+    experiment = Experiment(Project.new(tmp_path_factory.mktemp("local"), CONFIG).folder)
     experiment.complete("--cores", "2")
     return experiment
 
 
 @pytest.fixture(scope="module")
-def late(
-    local: Experiment, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Experiment, "subprocess.Popen[str]"]:
+def late(local, tmp_path_factory) -> tuple[Experiment, "subprocess.Popen[str]"]:
     """The whole experiment, in the background, with a job that is stopped and ends too late."""
     experiment = local.another(tmp_path_factory.mktemp("late") / "project")
     for old in ("results", ".snakemake"):
         shutil.rmtree(experiment.folder / old)
-    limit = "draw_shard:runtime=attempt"  # in minutes
-    running = experiment.start(*SLURM, "--set-resources", limit)
+    running = experiment.start(*SLURM, "--set-resources", "draw_shard:runtime=attempt")  # minutes
     wait_for(lambda: experiment.jobs("draw_shard", "00001"), running)
     step = f"{experiment.jobs('draw_shard', '00001')[0].id}.0"
     wait_for(lambda: stop(step), running)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -131,21 +132,23 @@ def test_snakemake_alone_remembers_a_look_too(tmp_path):
 
 @pytest.mark.long
 def test_a_damaged_shard_is_named_its_audit_alone_stops_and_the_next_run_goes_on(copy):
-    shard = copy.results / "shards/other_rate/00001.npz"
-    scores = copy.results / "scores/other_rate.npz"
+    shard, scores, figure = (
+        copy.results / name
+        for name in ("shards/other_rate/00001.npz", "scores/other_rate.npz", "figures/curves.png")
+    )
     whole, times = shard.read_bytes(), shard.stat()
     shard.write_bytes(whole[:-30])
     scores.unlink()
-    (copy.results / "figures/curves.png").unlink()
+    figure.unlink()
     printed = copy.run(fails=True)
     reason = r"score_runs/other_rate: .*shards/other_rate/00001.npz is not a whole .npz file"
     assert re.search(rf"What went wrong:\n  {reason}", printed)
     assert "The same command goes on from here" in printed
     assert not scores.exists()
-    assert (copy.results / "figures/curves.png").exists()
+    assert figure.exists()
     shard.write_bytes(whole)
     os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
-    (copy.results / "figures/curves.png").unlink()
+    figure.unlink()
     printed = copy.run()
     assert re.search(RESULTS_TABLE, printed)
     for audit in read_results(copy.results)["audit"]:
@@ -156,14 +159,12 @@ def test_a_damaged_shard_is_named_its_audit_alone_stops_and_the_next_run_goes_on
 @pytest.mark.long
 def test_a_clone_with_a_space_runs_elsewhere_without_an_activated_environment(finished, tmp_path):
     """Jobs find this `python`, although the path has none, or one that knows nothing."""
-    home, elsewhere = tmp_path / "my clone", tmp_path / "my work"
+    home, elsewhere = finished.copy(tmp_path / "my clone").folder, tmp_path / "my work"
     elsewhere.mkdir()
-    project = finished.copy(home)
-    own = (elsewhere / "own.npz", home / "own.npz")
-    own[0].write_bytes(own[1].read_bytes())
-    (elsewhere / "own_nets.py").write_bytes((home / "own_nets.py").read_bytes())
+    for name in ("own.npz", "own_nets.py"):
+        shutil.copy(home / name, elsewhere)
     target = "results/tiny/estimates/grid-final_sum.tsv"
-    command = [*SNAKEMAKE, "--cores", "2", "--snakefile", str(project.folder / "Snakefile")]
-    configured = ["--configfile", str(home / "experiment.yaml")]
-    printed_by([*command, target, *configured], elsewhere, PATH="/usr/bin:/bin")
-    assert content_of(elsewhere / target) == content_of(project.folder / target)
+    command = [*SNAKEMAKE, "--cores", "2", "--snakefile", str(home / "Snakefile"), target]
+    command += ["--configfile", str(home / "experiment.yaml")]
+    printed_by(command, elsewhere, PATH="/usr/bin:/bin")
+    assert content_of(elsewhere / target) == content_of(home / target)

@@ -131,13 +131,11 @@ def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished
     report = report_of_experiment(finished.results)
     assert dict(report.provenance)["verified"].startswith("not since they last changed")
     summary = pd.read_csv(finished.results / "summary.tsv", sep="\t")
-    accuracy = summary.drop_duplicates(["audit", "step"]).set_index(["audit", "step"])
-    accuracy = accuracy["test_accuracy"].unstack()
-    shown = re.search(r"Test accuracy ([\d.]+%)", report.headline.measured)
-    assert shown is not None
+    accuracy = summary.groupby(["audit", "step"])["test_accuracy"].first().unstack()
+    [shown] = re.findall(r"Test accuracy ([\d.]+%)", report.headline.measured)
     # Models are tested after their last step alone, and the audit of the headline has two.
     of_two_steps = summary.groupby("audit")["step"].nunique() == 2
-    assert shown[1] in {f"{value:.1%}" for value in accuracy.loc[of_two_steps, 4].dropna()}
+    assert shown in {f"{value:.1%}" for value in accuracy.loc[of_two_steps, 4].dropna()}
     assert accuracy[2].isna().all()
 
 
@@ -189,9 +187,9 @@ def test_other_shards_are_refused_and_another_config_makes_bounds_stale(close, t
     (results / f"shards/{THIRD}/00000.npz").unlink()
     command = [*DPCANARY, "verify", str(results), "--json"]
     printed = printed_by(command, results.parent, fails=True)
-    told = json.loads(printed[printed.index("{\n") :].rsplit("}\n", 1)[0] + "}")
-    assert told["exit_status"] == 6
-    unverifiable = {file["file"] for file in told["files"] if file["status"] == "unverifiable"}
+    verified, _ = json.JSONDecoder().raw_decode(printed, printed.index("{\n"))
+    assert verified["exit_status"] == 6
+    unverifiable = {file["file"] for file in verified["files"] if file["status"] == "unverifiable"}
     assert {f"scores/{FIRST}.npz", f"scores/{THIRD}.npz", "summary.tsv"} <= unverifiable
 
 
@@ -229,7 +227,6 @@ COMPARED: list[tuple[Any, Any, str, str]] = [
     # audits does not matter.
     (of_epsilons(2.5, 8.0), of_epsilons(2.5, 8.0)[::-1], "same", ""),
     (of_epsilons(2.5 + 1e-7, 8.0), of_epsilons(2.5, 8.0)[::-1], "close", "1 cells differ: eps"),
-    (of_epsilons(2.5 + 1e-7, 8.0 - 1e-7), of_epsilons(2.5, 8.0), "close", "2 cells differ: eps"),
     (of_epsilons(2.5 + 1e-7, 8.5), of_epsilons(2.5, 8.0), "changed", "2 cells differ: epsilon"),
     (of_epsilons(2.6, 8.0 - 1e-7)[::-1], of_epsilons(2.5, 8.0), "changed", "2 cells differ: eps"),
     (KNOWN, dict(reversed(KNOWN.items())), "same", ""),
