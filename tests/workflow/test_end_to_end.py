@@ -92,7 +92,6 @@ def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, 
     unknown = "unknown key 'significanse'; did you mean 'significance'"
     for config, cores, message in (
         ({**TINY, "significanse": 0.1}, "2", unknown),
-        ({"experiment": "mine", "delta": 1e-5}, "2", "config: audits: give at least one sweep"),
         (with_audit(TINY, "module", model="nowhere:f"), "2", "there is no package 'nowhere' here"),
         (TINY, "0", "--cores 0 runs no job; give at least --cores 1"),
     ):

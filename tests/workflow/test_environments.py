@@ -6,6 +6,7 @@ Each is built from PyPI, which has conda's versions, and runs the experiment's j
 import ast
 import re
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -117,27 +118,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = Project.new(tmp_path_factory.mktemp("roles"))
     write_encoders(project.folder)
     pixels = {"source": "cifar10", "files": [str(cifar10(project.folder))], "num_records": 40}
-    more = {
-        "datasets": {
-            "images": {**pixels, "encoder": str(project.folder / "vit")},
-            "pixels": {**pixels, "num_test": 10},
-        },
-        "audits": {
-            "head": {
-                **TINY["audits"]["steps"],
-                "dataset": "images",
-                "canary": ["gradient", "natural"],
-            },
-            "sets": {**OF_SETS["audits"]["tuned"], "dataset": "pixels"},
-        },
-        "figures": {
-            "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
-            "sets": {"kind": "canary_sets", "sweeps": ["sets"]},
-        },
-    }
-    config = {key: {**TINY[key], **values} for key, values in more.items()}
+    canaries = {"dataset": "images", "canary": ["gradient", "natural"]}
+    config = deepcopy(TINY)
+    config["datasets"]["images"] = {**pixels, "encoder": str(project.folder / "vit")}
+    config["datasets"]["pixels"] = {**pixels, "num_test": 10}
+    config["audits"]["head"] = {**TINY["audits"]["steps"], **canaries}
+    config["audits"]["sets"] = {**OF_SETS["audits"]["tuned"], "dataset": "pixels"}
+    config["figures"]["accuracy"] = {"kind": "test_accuracy", "sweeps": ["head"]}
+    config["figures"]["sets"] = {"kind": "canary_sets", "sweeps": ["sets"]}
     rules = [*TINY["threshold_rules"], "mahloujifar"]
-    project.write({**TINY, **config, "threshold_rules": rules, "independent": "slots"})
+    project.write({**config, "threshold_rules": rules, "independent": "slots"})
     return project.folder
 
 

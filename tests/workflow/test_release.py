@@ -323,15 +323,12 @@ def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, mon
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("config", "names", "tolerances"),
-    [
-        ("released/sst2", ["figureA6"], {"rtol": 1e-9, "atol": 0}),
-        ("released/label", ["label"], {"rtol": 1e-9, "atol": 0}),
-        # 17 audits with 150,000 runs each: processors round the last digits of a likelihood.
-        ("pradhan/worst_case", ["figure2", "figureA5"], {"rtol": 1e-6}),
-    ],
-)
+@pytest.mark.parametrize(("config", "names", "tolerances"), [
+    ("released/sst2", ["figureA6"], {"rtol": 1e-9, "atol": 0}),
+    ("released/label", ["label"], {"rtol": 1e-9, "atol": 0}),
+    # 17 audits with 150,000 runs each: processors round the last digits of a likelihood.
+    ("pradhan/worst_case", ["figure2", "figureA5"], {"rtol": 1e-6}),
+])  # fmt: skip
 def test_the_numbers_of_the_documents_are_made_again(tmp_path, config, names, tolerances):
     """In a folder without data; an archive is looked up in the repository."""
     command = [*DPCANARY, "run", str(ROOT / f"config/{config}.yaml"), "--cores", "2"]
