@@ -62,9 +62,9 @@ def printed_by(
 def started(command: Sequence[str], folder: Path, **variables: str) -> "subprocess.Popen[str]":
     """Starts a command, which prints to the file `printed`, in a session that signals may reach."""
     options = {"cwd": folder, "env": environment(**variables), "start_new_session": True}
+    options |= {"stderr": subprocess.STDOUT, "text": True}
     with (folder / "printed").open("w") as printed:
-        streams = {"stdout": printed, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, text=True, **streams, **options)
+        return subprocess.Popen(command, stdout=printed, **options)
 
 
 def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:

@@ -177,8 +177,8 @@ def test_the_rule_that_asks_for_all_results_is_not_a_job_that_is_counted(handler
     handler.emit(error("", event=LogEvent.RUN_INFO, stats={"account": 1, "all": 1, "total": 2}))
     for job, rule in enumerate(("account", "all")):
         named = {"jobid": job, "job_id": job, "rule_name": rule, "rule_msg": rule, "log": []}
-        handler.emit(error("", **{**named, "event": LogEvent.JOB_INFO}))
-        handler.emit(error("", **{**named, "event": LogEvent.JOB_FINISHED}))
+        for event in (LogEvent.JOB_INFO, LogEvent.JOB_FINISHED):
+            handler.emit(error("", **named, event=event))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in lines] == ["0 of 1 jobs", "1 of 1 jobs"]
 
@@ -224,9 +224,7 @@ def test_snakemake_still_says_what_is_put_in_our_words():
 def test_jobs_that_fail_after_an_interruption_need_no_words_and_are_not_counted(
     handler, capsys, tmp_path
 ):
-    log = tmp_path / "job.log"
-    log.touch()
-    failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(log)]}
+    failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(tmp_path / "job.log")]}
     handler.emit(error("Error in rule train_shard", **failed))
     assert "Error in rule train_shard" in capsys.readouterr().err
     with pytest.raises(KeyboardInterrupt):

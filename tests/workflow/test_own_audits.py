@@ -191,8 +191,8 @@ def test_results_in_a_notebook(again, tmp_path):
 def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
     """The command, once the job that takes an hour runs, in a folder that has its inputs."""
     write_inputs(folder)
-    variables = environment(SLOW="3600")
-    child = subprocess.Popen([*before, *COMMAND], cwd=folder, env=variables, **options)
+    options |= {"cwd": folder, "env": environment(SLOW="3600")}
+    child = subprocess.Popen([*before, *COMMAND], **options)
     wait_for(lambda: [*folder.glob("results/flowers/logs/train_reference/*.log")], child)
     time.sleep(1.0)
     return child
@@ -289,8 +289,8 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def emulate(browser: webdriver.Chrome, media: str, scheme: str) -> None:
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [feature]})
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
 def style_of(browser: webdriver.Chrome, selector: str, *names: str) -> list[str]:

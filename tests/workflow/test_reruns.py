@@ -20,12 +20,6 @@ RATIO = {"sample_rates": [0.5], "num_steps": [4], "noise_multipliers": [2.0, 3.0
 CONFIG = {
     "experiment": "tiny", "delta": 1e-5, "allow_not_valid": True,
     "threshold_rules": ["combined", "in_sample"],
-    "datasets": {
-        "images": {
-            "source": "cifar10", "files": ["cifar10.tar.gz"], "encoder": "vit", "num_records": 40
-        },
-        "purchases": {"source": "purchase100", "num_records": 100, "balanced": False},
-    },
     "audits": {
         "images": {**AUDIT, **IMAGES, "target_epsilon": 8.0},
         "purchases": {**NOISY, "dataset": "purchases", "canary": "natural"},
@@ -85,7 +79,10 @@ EXPECTED = {
 def write(folder: Path) -> None:
     (folder / "vit").mkdir()
     (folder / "cifar10.tar.gz").touch()
-    Project.new(folder, CONFIG).pretend()
+    images = {"source": "cifar10", "files": ["cifar10.tar.gz"], "encoder": "vit"}
+    purchases = {"source": "purchase100", "num_records": 100, "balanced": False}
+    datasets = {"images": {**images, "num_records": 40}, "purchases": purchases}
+    Project.new(folder, {**CONFIG, "datasets": datasets}).pretend()
 
 
 @pytest.fixture

@@ -55,11 +55,8 @@ def alter(path: Path, rng: np.random.Generator) -> None:
         names = [name for name in arrays if name != "header" and arrays[name].size]
         changed = arrays[names[rng.integers(len(names))]]
         place = tuple(rng.integers(size) for size in changed.shape)
-        is_flag = changed.dtype.kind == "b"
-        if changed.dtype.kind == "U":
-            changed[place] = "?"
-        else:
-            changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
+        other = {"b": lambda flag: not flag, "U": lambda text: "?"}.get(changed.dtype.kind)
+        changed[place] = other(changed[place]) if other else np.nan_to_num(changed[place]) + 1
         np.savez(path, **arrays)
     elif path.suffix in (".tsv", ".json"):
         text = path.read_text()
@@ -80,14 +77,12 @@ def scale_floats(path: Path) -> None:
     np.savez(path, **arrays | {name: arrays[name] * 1.5 + 1 for name in floats})
 
 
-@pytest.fixture(params=["drawn", exhaustive("finished")])
+@pytest.fixture(params=["close", exhaustive("finished")])
 def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]]:
-    if request.param == "drawn":
-        experiment, names = request.getfixturevalue("close"), [SECOND, THIRD, FIRST]
-    else:
-        experiment = request.getfixturevalue("finished")
-        names = ["other_rate", "module", "noisy"]
-    return experiment.copy(tmp_path / "copy").results, names
+    names = ["other_rate", "module", "noisy"]
+    if request.param == "close":
+        names = [SECOND, THIRD, FIRST]
+    return request.getfixturevalue(request.param).copy(tmp_path / "copy").results, names
 
 
 @pytest.mark.long
@@ -101,9 +96,8 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
         if path.stem not in names and path.name != "experiment.json":
             alter(path, rng)
             altered.add(str(path.relative_to(results)))
-    assert {Path(name).parts[0] for name in altered} >= {
-        *("noise", "scores", "estimates", "accounting", "figures", "summary.tsv")
-    }
+    kinds = {"noise", "scores", "estimates", "accounting", "figures", "summary.tsv"}
+    assert {Path(name).parts[0] for name in altered} >= kinds
     scale_floats(results / f"shards/{forged}/00000.npz")
     (results / f"accounting/{exchanged}.tsv").unlink()
     shutil.copy(results / f"scores/{own}.npz", results / f"scores/{exchanged}.npz")
