@@ -43,8 +43,7 @@ def source_of(module: str) -> str:
 def check_module(words: Sequence[str]) -> None:
     """Each option is one that the module, or what it takes its options from, declares."""
     text = source_of(words[0])
-    imported = re.findall(r"^from (benchmarks\.\w+) import", text, re.MULTILINE)
-    text += "".join(map(source_of, imported))
+    text += "".join(map(source_of, re.findall(r"^from (benchmarks\.\w+) import", text, re.M)))
     for option in [word.strip("[]") for word in words if word.strip("[").startswith("--")]:
         assert f'"{option}"' in text, option
 

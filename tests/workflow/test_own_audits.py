@@ -183,8 +183,7 @@ def test_results_in_a_notebook(again, tmp_path):
     assert (tmp_path / "overview.png").stat().st_size > 10_000
     # One that was drawn of other numbers is not shown.
     drawn = results.figures["trade_off"]
-    content = re.sub(b"(figures/trade_off:)(.)", rb"\1x", drawn.read_bytes(), count=1)
-    drawn.write_bytes(content)
+    drawn.write_bytes(re.sub(b"(figures/trade_off:)(.)", rb"\1x", drawn.read_bytes(), count=1))
     assert {*results.figures} == {"epsilon_by_step", "score_histograms"}
 
 
@@ -351,8 +350,8 @@ def test_bars_are_seen_on_paper(browser, report, scheme):
     browser.get(report.as_uri())
     paper, ink = style_of(browser, "body", "background-color", "color")
     assert brightness(ink) < brightness(paper)
+    names = ("print-color-adjust", "border-right-width", "border-top-color")
     for kind in ("add-remove", "shown", "substitute"):
-        names = ("print-color-adjust", "border-right-width", "border-top-color")
         *kept, color = style_of(browser, f".{kind} .fill", *names)
         assert kept == ["exact", "4px"]
         assert brightness(color) < 100
