@@ -27,13 +27,9 @@ def is_long(item: pytest.Item) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the limit that `make test` sets; the longer sets have none, for slow machines."""
-    parser.addoption(
-        "--most-seconds",
-        type=float,
-        default=float("inf"),
-        help="processor time that an unmarked test may take, its child processes included; "
-        "unlike the wall clock, it grows little on a busy machine",
-    )
+    what = "processor time that an unmarked test may take, its child processes included; unlike"
+    what += " the wall clock, it grows little on a busy machine"
+    parser.addoption("--most-seconds", type=float, default=float("inf"), help=what)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,8 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def processor_seconds() -> float:
     """Processor time of this process and of its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return sum(os.times()[:4])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,8 +38,8 @@ def _be(
     module: str, arguments: list[str], folder: str, environment: dict[str, str], printed: str
 ) -> None:
     stream = os.open(printed, os.O_WRONLY | os.O_APPEND)
-    for place in (1, 2):
-        os.dup2(stream, place)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -93,13 +93,12 @@ def _tiny_figure(figure: Mapping[str, Any], audits: Container[str]) -> dict[str,
 
 def cifar10(folder: Path) -> Path:
     """The binary archive: a label byte and 3,072 pixel bytes a record, ten classes in turn."""
-    rng = np.random.default_rng(0)
-    names = [*(f"data_batch_{index}" for index in range(1, 6)), "test_batch"]
-    pixels = [rng.integers(0, 256, (20, 3072), dtype=np.uint8) for _ in names]
-    labels = np.arange(20, dtype=np.uint8)[:, None] % 10
-    contents = [np.hstack([labels, part]).tobytes() for part in pixels]
-    members = [f"cifar-10-batches-bin/{name}.bin" for name in names]
-    return _tar(folder / "cifar-10-binary.tar.gz", dict(zip(members, contents, strict=True)))
+    rng, labels = np.random.default_rng(0), np.arange(20, dtype=np.uint8)[:, None] % 10
+    members = {}
+    for name in (*(f"data_batch_{index}" for index in range(1, 6)), "test_batch"):
+        pixels = rng.integers(0, 256, (20, 3072), dtype=np.uint8)
+        members[f"cifar-10-batches-bin/{name}.bin"] = np.hstack([labels, pixels]).tobytes()
+    return _tar(folder / "cifar-10-binary.tar.gz", members)
 
 
 def sst2(folder: Path) -> Path:
@@ -124,9 +123,8 @@ def purchase100(folder: Path) -> Path:
 
 def california_housing(folder: Path) -> Path:
     """scikit-learn's archive: nine numbers a line."""
-    rng = np.random.default_rng(0)
-    rows = [",".join(f"{value:.3f}" for value in rng.uniform(1, 9, 9)) for _ in range(300)]
-    content = "\n".join([*rows, ""]).encode()
+    numbers = np.random.default_rng(0).uniform(1, 9, (300, 9))
+    content = "".join(",".join(f"{value:.3f}" for value in row) + "\n" for row in numbers).encode()
     return _tar(folder / "cal_housing.tgz", {"CaliforniaHousing/cal_housing.data": content})
 
 

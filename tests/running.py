@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,9 +62,9 @@ def printed_by(
 def started(command: Sequence[str], folder: Path, **variables: str) -> "subprocess.Popen[str]":
     """Starts a command, which prints to the file `printed`, in a session that signals may reach."""
     options = {"cwd": folder, "env": environment(**variables), "start_new_session": True}
+    options |= {"stderr": subprocess.STDOUT, "text": True}
     with (folder / "printed").open("w") as printed:
-        streams = {"stdout": printed, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, text=True, **streams, **options)
+        return subprocess.Popen(command, stdout=printed, **options)
 
 
 def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:
@@ -84,10 +85,9 @@ class Plan:
     def of(cls, folder: Path, *options: str, **variables: str) -> "Plan":
         printed = looked(folder, *options, "--dry-run", "--printshellcmds", **variables)
         stats = re.search(r"^Job stats:\n.*\n-.*\n((?:\w+ +\d+\n)*)", printed, re.MULTILINE)
-        lines = stats[1].splitlines() if stats else []
-        counts = {rule: int(count) for rule, count in map(str.split, lines)}
+        counts = re.findall(r"(\w+) +(\d+)", stats[1] if stats else "")
+        jobs = {rule: int(count) for rule, count in counts if rule not in ("total", "all")}
         commands = re.findall(r"^Shell command: python (\S+\.py .*) 2> ", printed, re.MULTILINE)
-        jobs = {rule: count for rule, count in counts.items() if rule not in ("total", "all")}
         return cls(jobs, [*map(shlex.split, commands)])
 
     def outputs(self, program: str, option: str = "output") -> set[str]:
@@ -166,17 +166,13 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
     return folder
 
 
-def built_package() -> Path:
-    def write(folder: Path) -> None:
-        source = folder / "source"
-        names = (".git", ".venv", "build", "results", "resources", ".snakemake")
-        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*names))
-        pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir"]
-        printed_by([*pip, str(folder), str(source)], folder)
-        shutil.rmtree(source)
-
-    [wheel] = shared("wheel", write).glob("dpcanary-*.whl")
-    return wheel
+def install(source: Path, target: Path) -> None:
+    """Installs a package into a folder; pip builds beside what it installs, so in a copy."""
+    names = (".git", ".venv", "build", "results", "resources", ".snakemake")
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*names), dirs_exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--target"]
+        printed_by([*pip, str(target), copy], target.parent)
 
 
 def wait_for(condition: Callable[[], object], process: "subprocess.Popen | None" = None) -> None:

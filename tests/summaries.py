@@ -22,35 +22,21 @@ def row(**changes: object) -> dict[str, object]:
     """A row of a summary; the audit's name has its canary, sample rate and noise."""
     canary = adversary(str(changes["canary"]))
     rule = str(changes.get("threshold_rule", "simultaneous"))
+    data, model, num_records = ("process", "process", float("nan"))
+    if canary.is_trained:
+        data, model, num_records = ("digits", "linear", 500.0)
     values = dict.fromkeys(COLUMNS) | {
         "audit": f"{canary.name}-{changes['sample_rate']}-{changes['noise_multiplier']}",
-        "sweep": "fig",
-        "score": canary.scores[0].name,
-        "adjacency": "substitute",
-        "data": "digits" if canary.is_trained else "process",
-        "num_records": 500.0 if canary.is_trained else float("nan"),
-        "model": "linear" if canary.is_trained else "process",
-        "max_grad_norm": 2.0,
-        "num_steps": 500,
-        "learning_rate": 0.01,
-        "dataset": "digits" if canary.is_trained else "process",
-        "seed": 0,
-        "num_slots": 1,
-        "num_runs": 1000,
-        "num_looks": 1,
-        "repeat": 0,
-        "step": 500,
+        "sweep": "fig", "score": canary.scores[0].name, "adjacency": "substitute", "seed": 0,
+        "data": data, "dataset": data, "num_records": num_records, "model": model,
+        "max_grad_norm": 2.0, "num_steps": 500, "learning_rate": 0.01, "num_slots": 1,
+        "num_runs": 1000, "num_looks": 1, "repeat": 0, "step": 500,
         **dict.fromkeys(("batch_size", "canary_period", "slot"), float("nan")),
-        "threshold_rule": rule,
-        "conversion": "gdp",
-        "proof": threshold_rule_named(rule).proof.value,
-        "is_valid": threshold_rule_named(rule).is_valid,
-        "significance": 0.05,
-        "delta": 1e-5,
+        "threshold_rule": rule, "proof": threshold_rule_named(rule).proof.value,
+        "is_valid": threshold_rule_named(rule).is_valid, "conversion": "gdp",
+        "significance": 0.05, "delta": 1e-5, "gaussian_distance": 0.0,
         **{f"epsilon_upper_{name}": value for name, value in ACCOUNTED.items()},
-        "gaussian_distance": 0.0,
-    }
-    values |= changes
+    } | changes  # fmt: skip
     return values | {"configuration": changes.get("configuration", f"of {values['audit']}")}
 
 
@@ -73,20 +59,14 @@ def summary_of(
     rng = np.random.default_rng(0)
     name, values = next(iter((axis or {"num_runs": [1000]}).items()))
     cases = product(settings, canaries, values, range(num_repeats), steps, rules, conversions)
-    rows = [
-        row(
-            **{"canary": canary, "sample_rate": q, "noise_multiplier": sigma, name: value},
-            **({} if name == "num_runs" else {"audit": f"{canary}-{q}-{name}{value}"}),
-            repeat=repeat,
-            step=step,
-            threshold_rule=rule,
-            conversion=conversion,
-            epsilon_lower=rng.uniform(1, 9),
-            **{f"epsilon_upper_{which}": x * step / 500 for which, x in ACCOUNTED.items()},
-            **changes,
-        )
-        for (q, sigma), canary, value, repeat, step, rule, conversion in cases
-    ]
+    rows = []
+    for (q, sigma), canary, value, repeat, step, rule, conversion in cases:
+        upper = {f"epsilon_upper_{which}": x * step / 500 for which, x in ACCOUNTED.items()}
+        own = {"canary": canary, "sample_rate": q, "noise_multiplier": sigma, name: value}
+        own |= {} if name == "num_runs" else {"audit": f"{canary}-{q}-{name}{value}"}
+        bound = {"threshold_rule": rule, "conversion": conversion}
+        bound["epsilon_lower"] = rng.uniform(1, 9)
+        rows.append(row(**own, **bound, **upper, repeat=repeat, step=step, **changes))
     return pd.DataFrame(rows)
 
 
@@ -118,13 +98,10 @@ def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) 
     """An attack with normal scores, under both adjacencies."""
     rng = np.random.default_rng(1)
     values = {
-        "audit": f"{canary}-1",
-        "canary": canary,
-        "sample_rate": 1.0,
-        "noise_multiplier": 22.37,
+        "audit": f"{canary}-1", "canary": canary, "sample_rate": 1.0, "noise_multiplier": 22.37,
         "step": 500,
         "world0_scores": rng.normal(1.0, 1.0, num_runs),
         "world1_scores": rng.normal(-1.0, 1.0, num_runs),
         "profiles": {"substitute": gaussian_profile(2.0), "add_remove": gaussian_profile(1.0)},
-    }
+    }  # fmt: skip
     return Attack(**(values | changes))  # type: ignore[arg-type]

@@ -74,8 +74,7 @@ class Experiment(Project):
 
     def slurm_run(self) -> str:
         """The name that SLURM's jobs of the last run have, or nothing yet."""
-        found = re.search(r"SLURM run ID: (\S+)", self.printed)
-        return found[1] if found else ""
+        return "".join(re.findall(r"SLURM run ID: (\S+)", self.printed)[:1])
 
     def jobs(self, rule: str, shard: str = "") -> list[Job]:
         """The last run's jobs of a rule, finished or not, oldest first."""
@@ -125,23 +124,19 @@ def nothing_goes_on() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    folder = tmp_path_factory.mktemp("local") / "project"
-    experiment = Experiment(Project.new(folder, CONFIG).folder)
+def local(tmp_path_factory) -> Experiment:
+    experiment = Experiment(Project.new(tmp_path_factory.mktemp("local"), CONFIG).folder)
     experiment.complete("--cores", "2")
     return experiment
 
 
 @pytest.fixture(scope="module")
-def late(
-    local: Experiment, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Experiment, "subprocess.Popen[str]"]:
+def late(local, tmp_path_factory) -> tuple[Experiment, "subprocess.Popen[str]"]:
     """The whole experiment, in the background, with a job that is stopped and ends too late."""
     experiment = local.another(tmp_path_factory.mktemp("late") / "project")
     for old in ("results", ".snakemake"):
         shutil.rmtree(experiment.folder / old)
-    limit = "draw_shard:runtime=attempt"  # in minutes
-    running = experiment.start(*SLURM, "--set-resources", limit)
+    running = experiment.start(*SLURM, "--set-resources", "draw_shard:runtime=attempt")  # minutes
     wait_for(lambda: experiment.jobs("draw_shard", "00001"), running)
     step = f"{experiment.jobs('draw_shard', '00001')[0].id}.0"
     wait_for(lambda: stop(step), running)
@@ -156,11 +151,10 @@ def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path)
     wait_for(lambda: is_training(other, "00001"), running)
     told("scancel", other.jobs("train_shard")[0].id)
     other.finish(running)
+    # With the rule's own time limit and memory, which grow with the attempt.
     first, second = other.jobs("train_shard")
-    assert (first.state, second.state) == ("CANCELLED", "COMPLETED")
-    # The rule's own memory and time limit, which grow with the attempt.
-    assert (first.memory, first.time_limit) == ("4000M", "2:00:00")
-    assert (second.memory, second.time_limit) == ("8000M", "4:00:00")
+    assert first[-3:] == ("CANCELLED", "2:00:00", "4000M")
+    assert second[-3:] == ("COMPLETED", "4:00:00", "8000M")
     assert_same_results(local, other, TRAINED[1])
 
 
@@ -214,10 +208,7 @@ def test_a_job_over_its_time_limit_is_done_again_with_a_longer_one(late):
 def test_results_are_those_of_a_local_run(local, late):
     experiment, running = late
     experiment.finish(running)
-    results = {
-        str(path.relative_to(local.folder))
-        for path in (local.folder / "results").rglob("*")
-        if path.is_file() and "logs" not in path.parts and path.name != ".lock"
-    }
+    paths = [path for path in local.results.rglob("[!.]*") if path.is_file()]
+    results = {str(path.relative_to(local.folder)) for path in paths if "logs" not in path.parts}
     assert {*TRAINED, *DRAWN, "results/tiny/summary.tsv"} <= results
     assert_same_results(local, experiment, *results)

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,8 @@ from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.release import Released, open_release, write_release
 
-ORIGIN = "scores/a:0123456789abcdef"
+# By content: another one is a file of another audit, which is valid by itself.
+ORIGINS = ("scores/a:0123456789abcdef", "scores/b:fedcba9876543210")
 MADE = "recomputed"
 HOUSES = "california_housing"
 
@@ -49,7 +51,7 @@ def _arrays(content: int) -> dict[str, Any]:
 
 def _read_product(path: Path) -> Any:
     [origin] = origins_in(path)
-    check_origin(path, origin, ORIGIN)
+    check_origin(path, origin, ORIGINS[0])
     if path.suffix == ".npz":
         assert read_header(path)
         shape_in_npz(path, "scores")
@@ -58,8 +60,7 @@ def _read_product(path: Path) -> Any:
 
 
 def _write_product(path: Path, content: int) -> None:
-    # Another content is a file of another audit: valid by itself.
-    origin = ORIGIN if content == 0 else "scores/b:fedcba9876543210"
+    origin = ORIGINS[content]
     if path.suffix == ".npz":
         write_arrays(path, header={"seed": content}, arrays=_arrays(content), origin=origin)
     elif path.suffix == ".tsv":
@@ -81,36 +82,31 @@ def _write_cache(path: Path, content: int) -> None:
 
 
 def _read_cache(path: Path) -> Any:
-    folder = path.parent / "cache"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    _cached(folder, 0, lambda: _arrays(0))
-    [place] = folder.glob("critical-*.npz")
-    place.unlink()
-    if path.exists():
-        place.write_bytes(path.read_bytes())
     compute = Mock(side_effect=lambda: _arrays(0))
-    values = _cached(folder, 0, compute)
-    return MADE if compute.called else values
+    with tempfile.TemporaryDirectory() as folder:
+        _cached(Path(folder), 0, compute)
+        [kept] = Path(folder).glob("critical-*.npz")
+        kept.unlink()
+        if path.exists():
+            shutil.copy(path, kept)
+        values = _cached(Path(folder), 0, compute)
+    return values if compute.call_count == 1 else MADE
 
 
 def _archive(write: Callable[[Path], Path]) -> Callable[[Path, int], object]:
     return lambda path, _: write(path.parent).replace(path)
 
 
-def _read_source(name: str) -> Callable[[Path], Any]:
-    def read(path: Path) -> Any:
-        source = load_source(name or str(path), files=[path])
-        return [(part.features, part.labels) for part in (source.training, source.test) if part]
-
-    return read
+def _read_source(path: Path, name: str = "") -> Any:
+    source = load_source(name or str(path), files=[path])
+    return [(part.features, part.labels) for part in (source.training, source.test) if part]
 
 
 def _read_own(path: Path) -> Any:
     """A user's own file: its hash is a setting of what is made from it, and is compared."""
     if sha256_of_file(path) != _HASHES[path]:
         raise InputError(f"{path} has another sha256")
-    return _read_source("")(path)
+    return _read_source(path)
 
 
 _HASHES: dict[Path, str] = {}
@@ -145,10 +141,9 @@ def _read_resolved(path: Path) -> Any:
 
 
 def _write_release(path: Path, content: int) -> None:
-    origin = ORIGIN if content == 0 else "scores/b:fedcba9876543210"
+    origin, file = ORIGINS[content], path.with_suffix(".npz")
     name = f"{origin.partition(':')[0]}.npz"
-    file = path.with_suffix(".npz")
-    write_arrays(file, header={}, arrays=_arrays(content), origin=origin)
+    _write_product(file, content)
     known = {"experiment": "study", "holds": Released.SCORES, "config": "settings: {}"}
     write_release(path, files={name: file}, origins={name: origin}, **known)
     _HASHES.setdefault(path, sha256_of_file(path))
@@ -160,8 +155,8 @@ def _read_release(path: Path) -> Any:
         open_release(path, sha256=_HASHES[path]) as release,
         tempfile.TemporaryDirectory() as folder,
     ):
-        release.check({"scores/a.npz": ORIGIN})
-        release.unpack(Path(folder), members=[ORIGIN])
+        release.check({"scores/a.npz": ORIGINS[0]})
+        release.unpack(Path(folder), members=ORIGINS[:1])
         return read_arrays(Path(folder) / "scores/a.npz")
 
 
@@ -174,9 +169,13 @@ KINDS = [
     Kind("resolved config (.json)", "experiment.json", _write_resolved, _read_resolved),
     Kind("a release of observations", "r.zip", _write_release, _read_release),
     Kind("critical values in the cache", "critical.npz", _write_cache, _read_cache),
-    Kind("CIFAR-10 (.tar.gz)", "c.tar.gz", _archive(cifar10), _read_source("cifar10")),
-    Kind("Housing (.tgz)", "h.tgz", _archive(california_housing), _read_source(HOUSES)),
-    Kind("SST-2 (.zip)", "s.zip", _archive(sst2), _read_source("sst2")),
+    Kind(
+        "CIFAR-10 (.tar.gz)", "c.tar.gz", _archive(cifar10), partial(_read_source, name="cifar10")
+    ),
+    Kind(
+        "Housing (.tgz)", "h.tgz", _archive(california_housing), partial(_read_source, name=HOUSES)
+    ),
+    Kind("SST-2 (.zip)", "s.zip", _archive(sst2), partial(_read_source, name="sst2")),
     Kind("own data (.npz)", "own.npz", _write_own, _read_own),
     Kind("own data (.parquet)", "own.parquet", _write_own, _read_own),
     Kind("own data (.csv)", "own.csv", _write_own, _read_own),
@@ -190,11 +189,6 @@ def _flips(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
         yield bytes(changed)
 
 
-def _cuts(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
-    for place in rng.choice(len(content), size=min(40, len(content)), replace=False):
-        yield content[:place]
-
-
 def _zeros(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
     """Blocks that a disk has not written."""
     for start in rng.integers(len(content), size=20):
@@ -204,7 +198,9 @@ def _zeros(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
 
 DAMAGES: dict[str, Callable[[bytes, np.random.Generator], Iterator[bytes]]] = {
     "a bit": _flips,
-    "cut short": _cuts,
+    "cut short": lambda content, rng: (
+        content[:end] for end in rng.choice(len(content), size=min(40, len(content)), replace=False)
+    ),
     "zeros": _zeros,
     "a part twice": lambda content, rng: (
         content[: start + 1] + content[start // 2 :]

@@ -65,8 +65,8 @@ def kill_all(folder: Path) -> None:
 def results(folder: Path) -> dict[str, bytes]:
     """What must not depend on what happened, by name."""
     top = folder / "results/study"
-    files = {path.relative_to(top): path for path in sorted(top.rglob("*")) if path.is_file()}
-    return {str(name): content_of(files[name]) for name in files if name.parts[0] in COMPARED}
+    files = [path for name in COMPARED for path in (top / name).rglob("*") if path.is_file()]
+    return {str(path.relative_to(top)): content_of(path) for path in files}
 
 
 def undisturbed() -> Path:

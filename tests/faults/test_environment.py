@@ -1,16 +1,15 @@
 """What a machine may do to a run: each is named, and what is there stays as it was."""
 
-import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import study
 from kills import after_kills, differences
@@ -23,16 +22,11 @@ from dpcanary.errors import InputError
 from dpcanary.experiment.results_lock import locked
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(study.undisturbed(), tmp_path / "own", symlinks=True))
-
-
 def expected() -> dict[str, bytes]:
     return results(study.undisturbed())
 
 
-@contextlib.contextmanager
+@contextmanager
 def mounted(folder: Path, options: str) -> Iterator[None]:
     """A file system over a folder; needs root."""
     folder.mkdir()
@@ -58,13 +52,14 @@ def test_a_killed_run_ends_as_another_and_retrains_only_what_was_lost(tmp_path, 
 
 
 @pytest.mark.long
-def test_plain_snakemake_does_not_run_beside_another_run_but_plans(finished):
+def test_plain_snakemake_does_not_run_beside_another_run_but_plans(tmp_path):
+    folder = Path(shutil.copytree(study.undisturbed(), tmp_path / "own", symlinks=True))
     options = ["--cores", "1", "--configfile", "study.yaml", "--snakefile", SNAKEFILE]
-    (finished / "results/study/summary.tsv").unlink()
-    with locked(finished / "results/study"):
-        assert "another run" in looked(finished, *options, fails=True)
-        assert not (finished / "results/study/summary.tsv").exists()
-        assert "summarise" in looked(finished, *options, "--dry-run")
+    (folder / "results/study/summary.tsv").unlink()
+    with locked(folder / "results/study"):
+        assert "another run" in looked(folder, *options, fails=True)
+        assert not (folder / "results/study/summary.tsv").exists()
+        assert "summarise" in looked(folder, *options, "--dry-run")
 
 
 @pytest.mark.exhaustive
@@ -73,8 +68,7 @@ def test_a_full_disk_is_named_and_with_space_the_same_command_finishes(tmp_path)
         folder = make(tmp_path / "small/study")
         free = shutil.disk_usage(folder).free
         (folder / "filler").write_bytes(bytes(free - 100_000))
-        said = run(folder, fails=True)
-        assert "No space left" in said
+        assert "No space left" in run(folder, fails=True)
         (folder / "filler").unlink()
         subprocess.run(["mount", "-o", "remount,size=200m", str(folder.parent)], check=True)
         run(folder)
@@ -107,11 +101,10 @@ def test_little_memory_is_named(tmp_path, kilobytes):
 
     command = [*DPCANARY, "account", "--sample-rate", "0.01", "--noise-multiplier", "0.6"]
     command += ["--num-steps", "20000", "--delta", "1e-9"]
-    options = {"capture_output": True, "text": True, "check": False, "timeout": PATIENCE}
+    options = {"capture_output": True, "text": True, "timeout": PATIENCE, "preexec_fn": limit}
     variables = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
-    done = subprocess.run(command, cwd=tmp_path, env=variables, preexec_fn=limit, **options)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: out of memory")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, **options)
+    assert (done.returncode, done.stderr[:20]) == (1, "error: out of memory")
 
 
 def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> str:
@@ -124,52 +117,24 @@ def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("number", "until", "goes_on"),
-    [
-        (signal.SIGTERM, "results/study/logs/train_shard", False),
-        exhaustive((signal.SIGINT, "results/study/.lock", True)),
-        exhaustive((signal.SIGTERM, ".snakemake", True)),
-        exhaustive((signal.SIGINT, "results/study/estimates", True)),
-    ],
-)
+@pytest.mark.parametrize(("number", "until", "goes_on"), [
+    (signal.SIGTERM, "results/study/logs/train_shard", False),
+    exhaustive((signal.SIGINT, "results/study/.lock", True)),
+    exhaustive((signal.SIGTERM, ".snakemake", True)),
+    exhaustive((signal.SIGINT, "results/study/estimates", True)),
+])  # fmt: skip
 def test_a_run_that_is_asked_to_end_ends_without_a_traceback(tmp_path, number, until, goes_on):
     """And leaves no temporary file. That it goes on is seen in CI after kills, which leave less."""
     folder, temporary = make(tmp_path / "study"), tmp_path / "temporary"
     temporary.mkdir()
-    said = interrupted(folder, number, after=folder / until, TMPDIR=str(temporary))
-    assert "Traceback" not in said
-    assert "RuleException" not in said
+    printed = interrupted(folder, number, after=folder / until, TMPDIR=str(temporary))
+    assert not re.search("Traceback|RuleException", printed)
     if goes_on:
         run(folder)
         assert results(folder) == expected()
     # PyTorch's own is one for all runs.
     for place in (temporary, study.undisturbed() / "temporary"):
         assert not [path for path in place.iterdir() if "torchinductor" not in path.name]
-
-
-@pytest.mark.exhaustive
-def test_a_clock_that_was_set_back_changes_nothing(finished):
-    past = time.time() - 10 * 365 * 86_400
-    for path in sorted((finished / "results/study/shards").rglob("*.npz"))[:5]:
-        os.utime(path, (past, past))
-    run(finished)
-    assert differences(finished, expected()) == []
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_is_stopped_goes_on(tmp_path):
-    folder = make(tmp_path)
-    with started(study.RUN, folder) as running:
-        for number in (signal.SIGSTOP, signal.SIGCONT) * 3:
-            time.sleep(0.7)
-            for process in psutil.process_iter(["cwd"]):
-                if process.info["cwd"] == str(folder.resolve()):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process.pid, number)
-        running.wait(PATIENCE)
-    assert running.returncode == 0, (folder / "printed").read_text()
-    assert differences(folder, expected()) == []
 
 
 @pytest.mark.long

@@ -20,7 +20,6 @@ SHARED = {
 }  # fmt: skip
 PRETRAINING = {"num_steps": 3, "batch_size": 4}
 PRIVATE = {**SHARED, "noise_multiplier": 1.0}
-TUNED = {**PRIVATE, "pretraining": PRETRAINING}
 # With a reference model, which starts there too.
 OTHER = {"canary": "mislabeled", "adjacency": "substitute"}
 CONFIG = {
@@ -28,14 +27,13 @@ CONFIG = {
     "audits": {
         "sgd": {**SHARED, "noise_multiplier": 0.0},
         "dp": {**PRIVATE, "augmentation_multiplicity": 2},
-        "tuned": TUNED,
-        "tuned_other": {**TUNED, **OTHER, "pretraining": {**PRETRAINING, "dataset": "more"}},
+        "tuned": {**PRIVATE, "pretraining": PRETRAINING},
+        "tuned_other": {**PRIVATE, **OTHER, "pretraining": {**PRETRAINING, "dataset": "more"}},
     },
     "figures": {
-        **{
-            f"of_{sweep}": {"kind": "canary_sets", "sweeps": [sweep]}
-            for sweep in ("sgd", "dp", "tuned")
-        },
+        "of_sgd": {"kind": "canary_sets", "sweeps": ["sgd"]},
+        "of_dp": {"kind": "canary_sets", "sweeps": ["dp"]},
+        "of_tuned": {"kind": "canary_sets", "sweeps": ["tuned"]},
         "steps": {"kind": "epsilon_by_step", "sweeps": ["sgd"]},
     },
 }  # fmt: skip
@@ -60,8 +58,8 @@ def test_more_metasteps_optimise_again_for_all_sweeps_and_leave_other_sets(proje
         audit["metagradient"]["num_metasteps"] = 3
     project.write(changed)
     jobs = project.plan().jobs
-    rules = ("optimise_canaries", "craft_canaries", "train_shard")
-    assert [jobs[rule] for rule in rules] == [1, 2, 2]
+    expected = {"optimise_canaries": 1, "craft_canaries": 2, "train_shard": 2}
+    assert jobs.items() >= expected.items()
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ Each is built from PyPI, which has conda's versions, and runs the experiment's j
 import ast
 import re
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.experiment.figure_catalogue import figure_kinds
 from dpcanary.workflow.code_digests import imports_of
 
-OF_STEPS = TINY["audits"]["steps"]
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 DISTRIBUTION = {
     "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml",
@@ -65,13 +65,11 @@ def environment_of(text: str) -> str:
     return re.findall(r"envs/(\w+)\.yaml", text)[0]
 
 
-ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
-
-
 def test_versions_are_the_tested_ones():
     pinned = pins((ROOT / "constraints.txt").read_text())
-    assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
-    for environment in ENVIRONMENTS:
+    environments = {path.stem for path in (ROOT / "envs").glob("*.yaml")}
+    assert {*TURNS, "costs", "snakemake"} == environments
+    for environment in environments:
         for name, version in listed(environment).items():
             if name not in ("python", "pip"):
                 assert pinned[name] == f"=={version}", environment
@@ -98,8 +96,8 @@ def third_party(rule: str) -> set[str]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found |= {name.split(".")[0] for name in names}
-    ours = {*sys.stdlib_module_names, "dpcanary"}
-    return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found - ours}
+    found -= {*sys.stdlib_module_names, "dpcanary"}
+    return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found}
 
 
 # The last rules of each role: what has run before a role's turn is there already, so each turn runs
@@ -120,23 +118,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = Project.new(tmp_path_factory.mktemp("roles"))
     write_encoders(project.folder)
     pixels = {"source": "cifar10", "files": [str(cifar10(project.folder))], "num_records": 40}
-    more = {
-        "datasets": {
-            "images": {**pixels, "encoder": str(project.folder / "vit")},
-            "pixels": {**pixels, "num_test": 10},
-        },
-        "audits": {
-            "head": {**OF_STEPS, "dataset": "images", "canary": ["gradient", "natural"]},
-            "sets": {**OF_SETS["audits"]["tuned"], "dataset": "pixels"},
-        },
-        "figures": {
-            "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
-            "sets": {"kind": "canary_sets", "sweeps": ["sets"]},
-        },
-    }
-    config = {key: {**TINY[key], **values} for key, values in more.items()}
+    canaries = {"dataset": "images", "canary": ["gradient", "natural"]}
+    config = deepcopy(TINY)
+    config["datasets"]["images"] = {**pixels, "encoder": str(project.folder / "vit")}
+    config["datasets"]["pixels"] = {**pixels, "num_test": 10}
+    config["audits"]["head"] = {**TINY["audits"]["steps"], **canaries}
+    config["audits"]["sets"] = {**OF_SETS["audits"]["tuned"], "dataset": "pixels"}
+    config["figures"]["accuracy"] = {"kind": "test_accuracy", "sweeps": ["head"]}
+    config["figures"]["sets"] = {"kind": "canary_sets", "sweeps": ["sets"]}
     rules = [*TINY["threshold_rules"], "mahloujifar"]
-    project.write({**TINY, **config, "threshold_rules": rules, "independent": "slots"})
+    project.write({**config, "threshold_rules": rules, "independent": "slots"})
     return project.folder
 
 

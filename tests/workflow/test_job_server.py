@@ -15,7 +15,6 @@ from dpcanary.workflow.job_python import JobServer
 from dpcanary.workflow.job_server import IDLE
 
 PYTHON = sys.executable
-
 LONG = "time.sleep(3600)"  # more than tests wait
 
 # Says whether it is a fork, then does what its arguments say.
@@ -37,12 +36,12 @@ class Running:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jobs: list[subprocess.Popen] = []
-        self.setup = f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={folder}; "
-        self.use(JobServer(self.setup))
+        self.serve()
 
-    def use(self, server: JobServer) -> None:
-        self.server, self.shell = server, server.shell.format()
-        server.start()
+    def serve(self, before: str = "") -> None:
+        path = f"{Path(PYTHON).parent}:$PATH"
+        self.server = JobServer(f"export PATH={path} PYTHONPATH={self.folder}; {before}")
+        self.server.start()
 
     def end(self) -> None:
         for process in (*self.jobs, self.server.process):
@@ -51,7 +50,7 @@ class Running:
 
     def start(self, code: str, program: str = "program.py", **options) -> subprocess.Popen:
         """A shell that execs a job: its process is that of whoever asks."""
-        asks = self.shell.replace("{ command", "{ exec")
+        asks = self.server.shell.format().replace("{ command", "{ exec")
         variables = {"PYTHONPATH": f"{self.folder}", **options.pop("env", {})}
         job = subprocess.Popen(
             ["bash", "-c", f'{asks} python {program} "$0"', code],
@@ -64,7 +63,7 @@ class Running:
     def run(self, code: str, **options) -> tuple[int, str, str]:
         """Exit status, stdout without its first line, and stderr."""
         job = self.start(code, **options)
-        out, err = job.communicate(options.get("input"))
+        out, err = job.communicate()
         return job.returncode, out.partition("\n")[2], err.removeprefix("to stderr\n")
 
     def is_fork(self, **options) -> bool:
@@ -77,8 +76,9 @@ def running(tmp_path):
     if not hasattr(os, "pidfd_open"):
         pytest.skip("of Linux")
     (tmp_path / "program.py").write_text(PROGRAM)
-    counts = "open(__file__ + '.imports', 'a').write('1')"
-    (tmp_path / "imported.py").write_text(f"{counts}\nROWS = []\n")
+    (tmp_path / "imported.py").write_text(
+        "open(__file__ + '.imports', 'a').write('1')\nROWS = []\n"
+    )
     server = Running(tmp_path)
     yield server
     server.end()
@@ -87,10 +87,8 @@ def running(tmp_path):
 def test_a_job_is_a_fork_with_its_folder_arguments_and_streams(running):
     job = running.start("print(input())")
     out, err = job.communicate("from stdin")
-    parent, folder, *rest = out.split()
-    assert int(parent) == running.server.process.pid
-    assert folder == str(running.folder)
-    assert rest == ["print(input())", "from", "stdin"]
+    parent = str(running.server.process.pid)
+    assert out.split() == [parent, str(running.folder), "print(input())", "from", "stdin"]
     assert (job.returncode, err) == (0, "to stderr\n")
 
 
@@ -119,14 +117,13 @@ def test_what_a_program_imports_is_imported_once_and_not_shared(running):
     assert (running.folder / "imported.py.imports").read_text() == "1"
     for package in ("imported_pkg", "other_pkg"):
         (running.folder / package).mkdir()
-        for module in ("__init__.py", "part.py"):
-            (running.folder / package / module).touch()
+        (running.folder / package / "__init__.py").touch()
+        (running.folder / package / "part.py").touch()
     later = running.folder / "later.py"
     later.write_text(PROGRAM.replace("import imported", "import imported_pkg"))
-    modules = "'imported_pkg.part', 'other_pkg', 'other_pkg.part'"
-    look = f"print(*(int(name in sys.modules) for name in ({modules})))"
-    load = "import imported_pkg.part, other_pkg.part"
-    jobs = (look, f"{load}; {look}", look)
+    modules = ("imported_pkg.part", "other_pkg", "other_pkg.part")
+    look = f"print(*(int(name in sys.modules) for name in {modules}))"
+    jobs = (look, f"import imported_pkg.part, other_pkg.part; {look}", look)
     printed = [running.run(code, program="later.py")[1] for code in jobs]
     assert printed == ["0 0 0\n", "1 1 1\n", "1 0 0\n"]
 
@@ -147,8 +144,7 @@ def test_another_environment_or_a_program_that_cannot_be_imported_gets_a_python_
     assert running.is_fork()
     (running.folder / "broken.py").write_text("import nowhere\n")
     status, _, err = running.run("0", program="broken.py")
-    assert status == 1
-    assert err.endswith("ModuleNotFoundError: No module named 'nowhere'\n")
+    assert (status, err.splitlines()[-1]) == (1, "ModuleNotFoundError: No module named 'nowhere'")
     assert running.is_fork()
 
 
@@ -232,16 +228,14 @@ def test_the_server_ends_with_the_workflow_and_jobs_wait_for_a_new_one(running):
     assert running.server.process.wait(PATIENCE) == 0
     assert job.wait(PATIENCE) != 0
     running.end()
-    running.use(JobServer(f"{running.setup}sleep 1; "))
+    running.serve("sleep 1; ")
     assert running.is_fork()
 
 
 @pytest.fixture
-def impatient(running, monkeypatch):
+def impatient(monkeypatch, request):
     monkeypatch.setenv(IDLE, str(1 / 60))
-    running.end()
-    running.use(JobServer(running.setup))
-    return running
+    return request.getfixturevalue("running")
 
 
 def test_a_job_that_hangs_is_ended_and_says_so(impatient):
@@ -279,7 +273,7 @@ ALL = ("tqdm", "torch")
 
 
 def test_jobs_find_a_python_that_has_what_they_need(tmp_path, monkeypatch):
-    monkeypatch.setattr(job_python, "_NEEDED", ("tqdm", "torch"))
+    monkeypatch.setattr(job_python, "_NEEDED", ALL)
     pairs = [(ALL, (), True), (ALL, MOST, True), (MOST, ALL, False), ((), ALL, False)]
     # With all in both, the command that is called says which one is meant.
     pairs += [(ALL, ALL, True), (MOST, MOST, True)]

@@ -1,12 +1,11 @@
 """The workflow as a module of a user's own Snakefile, from a clone and as an installed package."""
 
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from running import ROOT, SNAKEMAKE, Plan, built_package, printed_by, shared
+from running import DPCANARY, ROOT, SNAKEMAKE, Plan, install, printed_by, shared
 
 pytestmark = pytest.mark.long
 RUN = ["--cores", "2", "--configfile", "own.yaml"]
@@ -53,9 +52,7 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed() -> Path:
-    pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps"]
-    install = [*pip, str(built_package()), "--target"]
-    return shared("installed", lambda folder: printed_by([*install, str(folder)], ROOT))
+    return shared("installed", lambda folder: install(ROOT, folder))
 
 
 @pytest.mark.parametrize("is_built", [False, True])
@@ -81,11 +78,10 @@ def test_a_built_package_runs(own, installed):
     assert {*summary["canary"]} == {"worst_case", "mislabeled"}
     assert (own / "audits/results/small/figures/trade_off.pdf").exists()
     assert not (own / "results").exists()
-    dpcanary = [sys.executable, "-m", "dpcanary"]
-    audit = [*dpcanary, "audit", "--features", "digits", "--num-records", "100"]
+    audit = ["audit", "--features", "digits", "--num-records", "100", "--device", "cpu"]
     audit += ["--num-runs", "20", "--num-steps", "4", "--delta", "1e-5", "--noise-multiplier", "1"]
-    assert "audit-mislabeled" in printed_by([*audit, "--device", "cpu"], own, **variables)
-    command = [*dpcanary, "run", "published/annamalai-digits", "--target", "list_audits"]
+    assert "audit-mislabeled" in printed_by([*DPCANARY, *audit], own, **variables)
+    command = [*DPCANARY, "run", "published/annamalai-digits", "--target", "list_audits"]
     assert "pretrained-lr4" in printed_by(command, own, **variables)
-    printed_by([*dpcanary, "report", "results/digits"], own, **variables)
+    printed_by([*DPCANARY, "report", "results/digits"], own, **variables)
     assert (own / "results/digits/report.html").exists()

@@ -54,11 +54,7 @@ for name, value in SETTINGS.items():
         OPTIONS += [f"--{name.replace('_', '-')}", str(item)]
 COMMAND = [*DPCANARY, *OPTIONS]
 CHROMIUM = shutil.which("chromium")
-WINDOWS = {
-    f"{device}, {scheme}": (*size, scheme)
-    for device, size in {"desktop": (1280, 800), "phone": (390, 844)}.items()
-    for scheme in ("light", "dark")
-}
+WINDOWS = [(*size, scheme) for size in ((1280, 800), (390, 844)) for scheme in ("light", "dark")]
 
 
 def write_inputs(folder: Path) -> None:
@@ -116,14 +112,13 @@ def test_a_finished_audit_that_is_called_again_prints_its_results(again):
     """On stdout, once, as the first time; nothing runs again, from a script either."""
     summary = again / "results/flowers/summary.tsv"
     before = summary.stat().st_mtime_ns
-    done = subprocess.run(
-        COMMAND, cwd=again, env=environment(), capture_output=True, check=True, text=True
-    )
-    [row] = re.findall("^audit-gradient .*", done.stdout, re.MULTILINE)
+    options = {"env": environment(), "capture_output": True, "check": True, "text": True}
+    printed = subprocess.run(COMMAND, cwd=again, **options).stdout
+    [row] = re.findall("^audit-gradient .*", printed, re.MULTILINE)
     assert re.findall("^audit-gradient .*", (again / "printed.txt").read_text(), re.M) == [row]
-    assert "Figures: results/flowers/figures/" in done.stdout
-    printed = json.loads(CliRunner().invoke(app, [*OPTIONS, "--json"]).stdout)
-    assert [row["canary"] for row in printed["audits"]] == ["gradient", "mislabeled"]
+    assert "Figures: results/flowers/figures/" in printed
+    audits = json.loads(CliRunner().invoke(app, [*OPTIONS, "--json"]).stdout)["audits"]
+    assert [row["canary"] for row in audits] == ["gradient", "mislabeled"]
     own = AuditResults(again / "results/flowers").summary
     pd.testing.assert_frame_equal(audit("flowers.csv", **SETTINGS).summary, own)
     assert summary.stat().st_mtime_ns == before
@@ -159,9 +154,8 @@ def test_a_table_of_people_and_a_folder_of_images_become_audits(tmp_path):
         Image.fromarray(pixels).save(tmp_path / f"photos/{number % 2}/{number}.png")
     options = ["--delta", "1e-5", "--noise-multiplier", "1", "--num-steps", "2", "--num-runs", "8"]
     options += ["--canary", "gradient", "--device", "cpu", "--cores", "2"]
-    audits = {"a": ["a.csv", "--prepare"]}
-    audits["photos"] = ["photos", "--image-size", "32", "--model", "convnet"]
-    for name, source in audits.items():
+    photos = ["photos", "--image-size", "32", "--model", "convnet"]
+    for name, source in (("a", ["a.csv", "--prepare"]), ("photos", photos)):
         printed = printed_by([*DPCANARY, "audit", "--features", *source, *options], tmp_path)
         assert re.search(r"audit +gradient +8 ", printed)
         prepared = "Its columns became numbers by results/a/preparation.yaml."
@@ -189,19 +183,16 @@ def test_results_in_a_notebook(again, tmp_path):
     assert (tmp_path / "overview.png").stat().st_size > 10_000
     # One that was drawn of other numbers is not shown.
     drawn = results.figures["trade_off"]
-    content = re.sub(b"(figures/trade_off:)(.)", rb"\1x", drawn.read_bytes(), count=1)
-    drawn.write_bytes(content)
+    drawn.write_bytes(re.sub(b"(figures/trade_off:)(.)", rb"\1x", drawn.read_bytes(), count=1))
     assert {*results.figures} == {"epsilon_by_step", "score_histograms"}
 
 
 def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
     """The command, once the job that takes an hour runs, in a folder that has its inputs."""
     write_inputs(folder)
-    child = subprocess.Popen(
-        [*before, *COMMAND], cwd=folder, env=environment(SLOW="3600"), **options
-    )
-    log = folder / "results/flowers/logs/train_reference"
-    wait_for(lambda: [*log.glob("*.log")], child)
+    options |= {"cwd": folder, "env": environment(SLOW="3600")}
+    child = subprocess.Popen([*before, *COMMAND], **options)
+    wait_for(lambda: [*folder.glob("results/flowers/logs/train_reference/*.log")], child)
     time.sleep(1.0)
     return child
 
@@ -297,15 +288,13 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def emulate(browser: webdriver.Chrome, media: str, scheme: str) -> None:
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [feature]})
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
 def style_of(browser: webdriver.Chrome, selector: str, *names: str) -> list[str]:
-    script = (
-        "const style = getComputedStyle(document.querySelector(arguments[0]));"
-        "return arguments[1].map(name => style.getPropertyValue(name))"
-    )
+    script = """const style = getComputedStyle(document.querySelector(arguments[0]));
+        return arguments[1].map(name => style.getPropertyValue(name))"""
     return browser.execute_script(script, selector, names)
 
 
@@ -313,9 +302,9 @@ def brightness(color: str) -> float:
     return float(np.mean([int(part) for part in re.findall(r"\d+", color)[:3]]))
 
 
-@pytest.fixture(params=WINDOWS)
+@pytest.fixture(params=WINDOWS, ids=str)
 def page(browser, report, request) -> webdriver.Chrome:
-    width, height, scheme = WINDOWS[request.param]
+    width, height, scheme = request.param
     emulate(browser, "", scheme)
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
@@ -323,25 +312,22 @@ def page(browser, report, request) -> webdriver.Chrome:
     return browser
 
 
-def is_too_wide(page: webdriver.Chrome) -> bool:
-    return page.execute_script("return document.documentElement.scrollWidth > innerWidth")
+IS_TOO_WIDE = "return document.documentElement.scrollWidth > innerWidth"
+SMALL_TEXTS = """return [...document.querySelectorAll('main *')].filter(e => e.childNodes.length &&
+    [...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim()) &&
+    parseFloat(getComputedStyle(e).fontSize) < 14).map(e => e.outerHTML)"""
 
 
 def test_the_page_answers_at_once_is_legible_and_dark_where_wanted(page, request):
-    width, height, scheme = WINDOWS[request.node.callspec.params["page"]]
+    width, height, scheme = request.node.callspec.params["page"]
     places = [value.rect for value in page.find_elements("css selector", ".bars .value")]
     assert len(places) == 4  # accounted twice, shown for a crafted gradient and a record
     for place in places:
         assert 0 < place["y"] < height - place["height"]
         assert place["x"] + place["width"] <= width
-    assert not is_too_wide(page)
+    assert not page.execute_script(IS_TOO_WIDE)
     assert page.get_log("browser") == []
-    small = page.execute_script(
-        "return [...document.querySelectorAll('main *')].filter(e => e.childNodes.length &&"
-        " [...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim()) &&"
-        " parseFloat(getComputedStyle(e).fontSize) < 14).map(e => e.outerHTML)"
-    )
-    assert small == []
+    assert page.execute_script(SMALL_TEXTS) == []
     paper, ink = style_of(page, "body", "background-color", "color")
     assert (brightness(paper) < brightness(ink)) == (scheme == "dark")
     assert style_of(page, ".scroll", "background-color") == ["rgb(255, 255, 255)"]
@@ -354,7 +340,7 @@ def test_the_page_answers_at_once_is_legible_and_dark_where_wanted(page, request
     if box.is_displayed():
         box.click()
         assert figures[0].rect["width"] > 2 * width
-        assert not is_too_wide(page)
+        assert not page.execute_script(IS_TOO_WIDE)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -364,8 +350,8 @@ def test_bars_are_seen_on_paper(browser, report, scheme):
     browser.get(report.as_uri())
     paper, ink = style_of(browser, "body", "background-color", "color")
     assert brightness(ink) < brightness(paper)
+    names = ("print-color-adjust", "border-right-width", "border-top-color")
     for kind in ("add-remove", "shown", "substitute"):
-        names = ("print-color-adjust", "border-right-width", "border-top-color")
         *kept, color = style_of(browser, f".{kind} .fill", *names)
         assert kept == ["exact", "4px"]
         assert brightness(color) < 100

@@ -18,11 +18,9 @@ CONFIGS = {
     for folder in FOLDERS
     for config in sorted((ROOT / "config" / folder).glob("*.yaml"))
 }
-PAPER = [config for name, config in CONFIGS.items() if name.startswith("pradhan/")]
-# The configs of the replication differ from the papers' in numbers.
-ORIGINAL = [name for name in CONFIGS if not name.startswith("replication/")]
-# What is run in miniature; those of Boglioni et al. are in test_canary_sets.py.
-SMALL = [name for name in ORIGINAL if not name.startswith("boglioni/")]
+# What is run in miniature: the configs of the replication differ from the papers' in numbers, and
+# those of Boglioni et al. are in test_canary_sets.py.
+SMALL = [name for name in CONFIGS if not name.startswith(("replication/", "boglioni/"))]
 # Those of thousands of shards take long to plan; of the others, one of each kind of training.
 PLANNED_IN_CI = (
     *("boglioni/cifar10", "cebere/pretrained", "pradhan/sst2"),
@@ -87,6 +85,7 @@ def test_miniature(name, tmp_path):
 
 def test_the_paper_s_figures_are_all_there():
     assert {*PLANNED_IN_CI} <= CONFIGS.keys()
-    names = {name for path in PAPER for name in yaml.safe_load(path.read_text())["figures"]}
+    paths = (ROOT / "config/pradhan").glob("*.yaml")
+    names = {name for path in paths for name in yaml.safe_load(path.read_text())["figures"]}
     numbers = (*range(2, 6), *(f"A{index}" for index in range(1, 7)))
     assert names == {f"figure{number}" for number in numbers}

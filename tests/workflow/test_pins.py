@@ -15,27 +15,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from running import ROOT, printed_by
 
-from release.bill_of_materials import (
-    READ_BY_US,
-    canonical,
-    complete,
-    faults,
-    home,
-    licence,
-    locked,
-    table,
-)
+from release import bill_of_materials as bom
+from release.bill_of_materials import canonical, locked
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 SUPPORTED = ("3.11", "3.12", "3.13")
 DEBIAN = "3.11.2"  # the oldest that is tried: Debian 12 has it
-LOCKS = {
-    name: ROOT / f"locks/{name}.txt" for name in ("build", "dpcanary", "train", "tools", "release")
-}
+LOCKS = {path.stem: path for path in (ROOT / "locks").glob("*.txt")}
 PARTS = [LOCKS[name] for name in ("build", "dpcanary", "tools")]
-NOT_LOCKED = {"torch"}  # docs/install.md
 MAKE = shutil.which("make")
 needs_make = pytest.mark.skipif(MAKE is None, reason="needs make")
 
@@ -47,30 +36,22 @@ def pins(text: str) -> dict[str, str]:
         "platform_machine": "x86_64", "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
     }  # fmt: skip
-    environments = [
-        machine | {"python_version": version, "python_full_version": f"{version}.2"}
-        for version in SUPPORTED
-    ]
-    lines = re.findall(r"^[A-Za-z].*", text, re.MULTILINE)
-    requirements = [Requirement(line.removesuffix("\\").strip()) for line in lines]
-    return {
-        canonical(pin.name): str(pin.specifier)
-        for pin in requirements
-        if pin.marker is None or any(map(pin.marker.evaluate, environments))
-    }
+    pythons = [{"python_version": v, "python_full_version": f"{v}.2"} for v in SUPPORTED]
+    versions: dict[str, str] = {}
+    for line in re.findall(r"^[A-Za-z].*", text, re.MULTILINE):
+        pin = Requirement(line.removesuffix("\\").strip())
+        if pin.marker is None or any(pin.marker.evaluate(machine | python) for python in pythons):
+            versions[canonical(pin.name)] = str(pin.specifier)
+    return versions
 
 
 def test_pins_are_those_of_the_locks_and_these_have_hashes_and_what_is_declared():
     constrained = pins((ROOT / "constraints.txt").read_text())
-    of_locks: dict[str, str] = {}
-    for name in ("build", "dpcanary", "train", "tools"):
-        of_locks |= pins(LOCKS[name].read_text())
+    of_locks = pins("\n".join(path.read_text() for path in [*PARTS, LOCKS["train"]]))
     assert len(of_locks) > 150
     # An exception for what is not installed any more would go unnoticed.
-    assert READ_BY_US.keys() <= {name for name, _ in locked(*PARTS)}
-    for versions in (constrained, of_locks):
-        for name in NOT_LOCKED:
-            versions.pop(name, None)
+    assert bom.READ_BY_US.keys() <= {name for name, _ in locked(*PARTS)}
+    assert constrained.pop("torch")
     assert constrained == of_locks
     groups = PYPROJECT["dependency-groups"]
     declared = {
@@ -86,7 +67,7 @@ def test_pins_are_those_of_the_locks_and_these_have_hashes_and_what_is_declared(
         for digests in hashes.values():
             assert {len(digest) for digest in digests} == {64}
         for requirement in map(Requirement, declared[lock]):
-            if requirement.name not in NOT_LOCKED | {PROJECT["name"]}:
+            if requirement.name not in ("torch", PROJECT["name"]):  # see docs/install.md
                 assert dict(hashes.keys())[canonical(requirement.name)] in requirement.specifier
     light, train, tools = (locked(LOCKS[name]).items() for name in ("dpcanary", "train", "tools"))
     assert light < train < tools
@@ -95,11 +76,9 @@ def test_pins_are_those_of_the_locks_and_these_have_hashes_and_what_is_declared(
 @needs_make
 def test_all_locks_are_installed_in_one_way_and_by_their_hashes(tmp_path):
     """Only PyTorch is installed by its version."""
-    calls = []
-    for words in (("none/.ready-tools", "VENV=none"), ("none/.ready", "RELEASE=none")):
-        plan = printed_by([str(MAKE), "--dry-run", *words], ROOT)
-        lines = re.findall(r"^\S+/pip (install .*)$", plan, re.MULTILINE)
-        calls += [*map(shlex.split, lines)]
+    targets = (["none/.ready-tools", "VENV=none"], ["none/.ready", "RELEASE=none"])
+    plans = "".join(printed_by([str(MAKE), "--dry-run", *target], ROOT) for target in targets)
+    calls = [*map(shlex.split, re.findall(r"^\S+/pip (install .*)$", plans, re.MULTILINE))]
     others = [words for words in calls if "--require-hashes" not in words]
     assert [words[-1] for words in others] == [".", "torch"]
     assert {"--no-deps", "--no-build-isolation"} <= {*others[0]}
@@ -115,10 +94,8 @@ def test_all_locks_are_installed_in_one_way_and_by_their_hashes(tmp_path):
 
 def test_pins_are_for_all_supported_versions():
     pinned = pins((ROOT / "constraints.txt").read_text())
-    here = [
-        package for package in distributions()
-        if pinned.get(canonical(package.name)) == f"=={package.version}"
-    ]  # fmt: skip
+    packages = [*distributions()]
+    here = [one for one in packages if pinned.get(canonical(one.name)) == f"=={one.version}"]
     assert len(here) > 100
     for package in here:
         needed = SpecifierSet(package.metadata.get("Requires-Python") or "")
@@ -144,15 +121,12 @@ OTHER_VERSION = "exit 1"
 
 
 @needs_make
-@pytest.mark.parametrize(
-    ("programs", "chosen"),
-    [
-        ({"python3.11": WORKS, "python3": WORKS}, "python3.11"),
-        ({"python3.11": SHIM, "python3": WORKS}, "python3"),
-        ({"python3": OTHER_VERSION, "python3.13": WORKS}, "python3.13"),
-        ({"python3.11": SHIM, "python3": OTHER_VERSION}, None),
-    ],
-)
+@pytest.mark.parametrize(("programs", "chosen"), [
+    ({"python3.11": WORKS, "python3": WORKS}, "python3.11"),
+    ({"python3.11": SHIM, "python3": WORKS}, "python3"),
+    ({"python3": OTHER_VERSION, "python3.13": WORKS}, "python3.13"),
+    ({"python3.11": SHIM, "python3": OTHER_VERSION}, None),
+])  # fmt: skip
 def test_make_takes_a_python_that_runs_and_is_supported(tmp_path, programs, chosen):
     """For a new environment, with only these programs on the path; or says that it needs one."""
     for name, text in programs.items():
@@ -160,17 +134,14 @@ def test_make_takes_a_python_that_runs_and_is_supported(tmp_path, programs, chos
         (tmp_path / name).chmod(0o755)
     environment = tmp_path / "environment"
     command = [str(MAKE), f"VENV={environment}", f"{environment}/.ready"]
+    command += ["--dry-run"] if chosen else []
     done = subprocess.run(
-        [*command, *["--dry-run"] * bool(chosen)],
-        cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if chosen:
-        assert f"{chosen} -m venv {environment}\n" in done.stdout
-    else:
-        assert done.returncode == 2
-        needs = "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON="
-        assert done.stderr.startswith(needs)
-        assert not environment.exists()
+        command, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert (f"{chosen} -m venv {environment}\n" in done.stdout) == bool(chosen)
+    needs = "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON="
+    assert (done.returncode, done.stderr.startswith(needs)) == ((0, False) if chosen else (2, True))
+    assert not environment.exists()
 
 
 MIT = [{"license": {"id": "MIT"}}]
@@ -189,7 +160,7 @@ def test_licence_in_words_and_home_page():
         ([{"license": {"name": "Ours\n\nCopyright"}}], "Ours"),
         ([], ""),
     ]:
-        assert licence(component("a", licenses=licences)) == words
+        assert bom.licence(component("a", licenses=licences)) == words
     said = "from packaging metadata Project-URL: Source"
     references = [
         {"type": "issue-tracker", "url": "issues"},
@@ -197,26 +168,26 @@ def test_licence_in_words_and_home_page():
         {"type": "other", "url": "other"},
         {"type": "website", "url": "website"},
     ]
-    for count, address in ((0, ""), (3, "source"), (4, "website")):
-        assert home(component("a", externalReferences=references[:count])) == address
+    homes = [bom.home(component("a", externalReferences=references[:n])) for n in (0, 3, 4)]
+    assert homes == ["", "source", "website"]
 
 
 def test_a_bill_is_completed_and_what_it_lacks_is_said():
     parts = [component("A_b", licenses=MIT), component("PySocks"), component("torch", licenses=MIT)]
     hashes = {("a-b", "1"): ["00", "01"], ("pysocks", "1"): ["02"]}
-    bill = complete({"components": parts}, hashes, {"a-b", "torch"})
-    assert [*faults(bill)] == []
+    bill = bom.complete({"components": parts}, hashes, {"a-b", "torch"})
+    assert [*bom.faults(bill)] == []
     assert [part["scope"] for part in bill["components"]] == ["required", "optional", "required"]
     [files] = bill["components"][0]["externalReferences"]
     assert [entry["content"] for entry in files["hashes"]] == ["00", "01"]
-    assert "pysocks\t1\tBSD-3-Clause\toptional\t\n" in table(bill)
+    assert "pysocks\t1\tBSD-3-Clause\toptional\t\n" in bom.table(bill)
     for part, fault in [
         (component("a-b"), "a-b 1: states no licence"),
         (component("a-b", licenses=[{"license": {"name": "UNKNOWN"}}]), "states no licence"),
         (component("other", licenses=MIT), "other 1: is not in the locks"),
         (component("a-b", licenses=MIT) | {"version": "2"}, "a-b 2: is not in the locks"),
     ]:
-        [message] = faults(complete({"components": [part]}, hashes, set()))
+        [message] = bom.faults(bom.complete({"components": [part]}, hashes, set()))
         assert fault in message
 
 

@@ -1,14 +1,12 @@
 """The package docs/examples/my_audits: installed, run, and in a figure."""
 
 import re
-import shutil
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from running import ROOT, Project, printed_by, shared
+from running import ROOT, Project, install, shared
 
 import dpcanary
 from dpcanary.core.plugins import function_named
@@ -23,9 +21,10 @@ CONFIG = {
     "experiment": "mine", "delta": 1e-5, "threshold_rules": ["at_zero", "in_sample"],
     "allow_not_valid": True, "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {"mine": {**OF_MINE, "dataset": "digits"}},
-    "figures": {name: {"kind": kind, "sweeps": ["mine"]} for name, kind in (
-        ("steps", "epsilon_by_step"), ("spread", "spread"),
-    )},
+    "figures": {
+        "steps": {"kind": "epsilon_by_step", "sweeps": ["mine"]},
+        "spread": {"kind": "spread", "sweeps": ["mine"]},
+    },
 }  # fmt: skip
 
 
@@ -35,10 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
     def write(folder: Path) -> None:
         Project.new(folder, CONFIG)
-        source, target = folder / "source", folder / "installed"
-        shutil.copytree(PACKAGE, source)  # pip builds beside what it installs
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        printed_by([*pip, "--target", str(target), str(source)], folder)
+        install(PACKAGE, folder / "installed")
 
     project = Project(shared("plugins", write)).copy(tmp_path / "project")
     monkeypatch.setenv("PYTHONPATH", str(project.folder / "installed"))

@@ -22,10 +22,10 @@ SWEPT = {
 def miniature() -> dict:
     content = yaml.safe_load((ROOT / "config/secrets.yaml").read_text())
     assert content["audits"].keys() == SWEPT.keys()
+    tiny = {"target_epsilon": [4.0], "num_repeats": REPEATS, "runs_per_shard": 10}
     for name, audit in content["audits"].items():
         assert all(isinstance(audit[k], list) for k, v in SWEPT[name].items() if type(v) is list)
-        audit |= {"target_epsilon": [4.0], "num_repeats": REPEATS, "runs_per_shard": 10}
-        audit |= SWEPT[name]
+        audit |= tiny | SWEPT[name]
     content["audits"]["labels"] = {
         "canary": "random_label", "dataset": "digits", "sample_rate": 0.5, "target_epsilon": 4.0,
         "num_steps": 4, "num_slots": 10, "num_runs": 2, "num_repeats": 2,
@@ -58,9 +58,8 @@ def test_ranks_of_secrets_become_bounds_a_figure_and_a_report(tmp_path):
     [audit] = summary.query("num_copies == 3")["audit"].unique()
     shards = [read_shard(path) for path in sorted((project.results / "shards" / audit).iterdir())]
     assert [len(shard.run) for shard in shards] == [10, 10, 5]
-    sums, truth = (
-        np.concatenate([getattr(s, name) for s in shards]) for name in ("observation", "world")
-    )
+    sums = np.concatenate([shard.observation for shard in shards])
+    truth = np.concatenate([shard.world for shard in shards])
     ranks = rankdata(-sums[:, 0].astype(float), method="max", axis=-1)
     own = np.take_along_axis(ranks, truth[..., None].astype(int), axis=-1)[..., 0]
     rows = summary.query("audit == @audit and threshold_rule == 'bits'").set_index("repeat")

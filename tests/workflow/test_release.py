@@ -6,9 +6,9 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,8 @@ def trained(finished: Project) -> Path:
             (folder / holds).mkdir()
             release_results(results, observations=holds, output=folder / holds / "tiny.zip")
         described = ["--license", "CC-BY-4.0", "--author", "Ada Lovelace"]
-        for command, *options in (["report"], ["crate", *described]):
-            called = CliRunner().invoke(app, [command, str(results), *options])
+        for command in (["report"], ["crate", *described]):
+            called = CliRunner().invoke(app, [*command, str(results)])
             assert called.exit_code == 0, called.output
 
     return shared("released", write)
@@ -165,16 +165,15 @@ def test_a_regenerated_experiment_says_so_and_is_verified_by_its_archive(again):
     results = again / "results/tiny"
     sha256 = hashlib.sha256((again / "tiny.zip").read_bytes()).hexdigest()
     report = report_of_experiment(results)
-    told = dict(report.provenance)
-    assert told["observations"] == "released: tiny.zip"
-    assert told["SHA-256 of the archive"] == sha256
+    provenance = {"observations": "released: tiny.zip", "SHA-256 of the archive": sha256}
+    assert dict(report.provenance).items() >= provenance.items()
     [data] = report.data
     assert data[1].startswith("not read, since observations are released; ")
     assert "own: 20 private records of own.npz" in data[1]
     with pytest.raises(InputError, match=r"tiny\.zip, a release: nothing can be retrained"):
         verify_results(results, replay=1)
-    called = CliRunner().invoke(app, ["results", str(results)])
-    assert sha256 in called.stdout.replace("\n", "")
+    printed = CliRunner().invoke(app, ["results", str(results)]).stdout
+    assert sha256 in printed.replace("\n", "")
     altered = results / "scores/known_batches.npz"
     arrays = dict(np.load(altered))
     np.savez(altered, **arrays | {"scores": arrays["scores"] + 1})
@@ -189,17 +188,14 @@ def test_a_regenerated_experiment_says_so_and_is_verified_by_its_archive(again):
 def test_the_same_results_give_the_same_archive(trained, tmp_path):
     for holds in Released:
         output = tmp_path / "other.zip"
-        command = ["release", str(trained / "results/tiny"), "--json"]
-        options = ["--observations", holds.value, "--output", str(output)]
-        called = CliRunner().invoke(app, [*command, *options])
-        told, content = json.loads(called.stdout), output.read_bytes()
+        options = ["--observations", holds.value, "--output", str(output), "--json"]
+        called = CliRunner().invoke(app, ["release", str(trained / "results/tiny"), *options])
+        printed, content = json.loads(called.stdout), output.read_bytes()
         assert content == (trained / holds / "tiny.zip").read_bytes()
-        assert told["sha256"] == hashlib.sha256(content).hexdigest()
-        assert told["bytes"] == len(content)
+        assert printed["sha256"] == hashlib.sha256(content).hexdigest()
+        assert printed["bytes"] == len(content)
         assert read_config(tmp_path / "other.yaml")["settings"]["archive"] == "other.zip"
-        with zipfile.ZipFile(output) as archive:
-            assert archive.testzip() is None
-            assert archive.namelist() == sorted(archive.namelist())
+        assert [*members_of(output)] == sorted(members_of(output))
 
 
 def test_the_config_in_an_archive_runs_it_and_is_the_experiment(trained):
@@ -209,10 +205,8 @@ def test_the_config_in_an_archive_runs_it_and_is_the_experiment(trained):
     def with_settings(**changes: str) -> Experiment:
         return own.model_copy(update={"settings": own.settings.model_copy(update=changes)})
 
-    expected = with_settings(observations="released", archive="tiny.zip")
-    assert parse_experiment(inside) == expected
-    on_gpu = with_settings(device="cuda")
-    text = released_config(on_gpu, archive="tiny.zip", config="tiny.yaml")
+    assert parse_experiment(inside) == with_settings(observations="released", archive="tiny.zip")
+    text = released_config(with_settings(device="cuda"), archive="tiny.zip", config="tiny.yaml")
     assert parse_experiment(yaml.safe_load(text)).settings.device == "cpu"
     replication = parse_experiment(read_config(ROOT / "config/released/sst2.yaml"))
     assert Products(replication).check_release(ROOT / replication.settings.archive)
@@ -263,17 +257,15 @@ def test_an_archive_that_is_altered_is_refused_whatever_the_config_says(folder, 
     assert not unpacked.exists()
 
 
-OTHER_SETTINGS: dict[str, tuple[tuple[str, ...], Any]] = {
-    "seed": (("seed",), 7),
-    "steps": (("audits", "module", "num_steps"), 5),
-    "records": (("datasets", "own", "num_records"), 30),
-    "file": (("datasets", "own", "sha256"), ["0" * 64]),
-    "audit": (("audits", "other"), TINY["audits"]["module"]),
-}
-
-
-@pytest.mark.parametrize("changed", [*OTHER_SETTINGS, "score"])
-def test_an_archive_of_other_settings_is_refused(folder, changed):
+@pytest.mark.parametrize(("changed", "value"), [
+    ("seed", 7),
+    ("audits module num_steps", 5),
+    ("datasets own num_records", 30),
+    ("datasets own sha256", ["0" * 64]),
+    ("audits other", TINY["audits"]["module"]),
+    ("", None),  # a score in the archive
+])  # fmt: skip
+def test_an_archive_of_other_settings_is_refused(folder, changed, value):
     """Before anything runs, or by the job that unpacks; nothing of it is then there.
 
     By the config as it was written, with the hashes of data that are not there. A changed score is
@@ -286,11 +278,9 @@ def test_an_archive_of_other_settings_is_refused(folder, changed):
     # Without a change, the config is the one that the archive is of.
     assert Products(parse_experiment(config)).check_release(folder / "tiny.zip")
     message = "made with other settings, or from other inputs|lacks noise/other.json"
-    if changed in OTHER_SETTINGS:
-        place, ((*keys, last), value) = config, OTHER_SETTINGS[changed]
-        for key in keys:
-            place = place[key]
-        place[last] = value
+    if changed:
+        *keys, last = changed.split()
+        reduce(dict.__getitem__, keys, config)[last] = value
     else:
         damage(folder / "tiny.zip", {SCORES: OTHER})
         message = "has sha256 .*, and the config's archive_sha256 is"
@@ -300,7 +290,6 @@ def test_an_archive_of_other_settings_is_refused(folder, changed):
     assert "tiny.zip" in str(refused.value)
     left = [path.name for path in folder.rglob("*") if path.is_file()]
     assert {*left} <= {"tiny.zip", "tiny.yaml", ".lock"}
-    assert not [*folder.parent.glob("x")]
 
 
 def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, monkeypatch):
@@ -334,15 +323,12 @@ def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, mon
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("config", "names", "tolerances"),
-    [
-        ("released/sst2", ["figureA6"], {"rtol": 1e-9, "atol": 0}),
-        ("released/label", ["label"], {"rtol": 1e-9, "atol": 0}),
-        # 17 audits with 150,000 runs each: processors round the last digits of a likelihood.
-        ("pradhan/worst_case", ["figure2", "figureA5"], {"rtol": 1e-6}),
-    ],
-)
+@pytest.mark.parametrize(("config", "names", "tolerances"), [
+    ("released/sst2", ["figureA6"], {"rtol": 1e-9, "atol": 0}),
+    ("released/label", ["label"], {"rtol": 1e-9, "atol": 0}),
+    # 17 audits with 150,000 runs each: processors round the last digits of a likelihood.
+    ("pradhan/worst_case", ["figure2", "figureA5"], {"rtol": 1e-6}),
+])  # fmt: skip
 def test_the_numbers_of_the_documents_are_made_again(tmp_path, config, names, tolerances):
     """In a folder without data; an archive is looked up in the repository."""
     command = [*DPCANARY, "run", str(ROOT / f"config/{config}.yaml"), "--cores", "2"]
@@ -367,18 +353,18 @@ def ids(value: Any) -> set[str]:
 
 
 def test_a_crate_describes_every_file_with_its_hash(crate: Path) -> None:
-    told = described(crate)
-    files = {name: part for name, part in told.items() if part["@type"] == "File"}
-    there = {str(path.relative_to(crate)) for path in crate.rglob("*") if path.is_file()}
-    assert {*files} == {name for name in there - {CRATE, ".lock"} if not name.startswith("logs/")}
+    parts = described(crate)
+    files = {name: part for name, part in parts.items() if part["@type"] == "File"}
+    paths = {str(path.relative_to(crate)): path for path in crate.rglob("*") if path.is_file()}
+    assert {*files} == {name for name in paths.keys() - {CRATE, ".lock"} if name[:5] != "logs/"}
     assert len(files) > 40
     for name, part in files.items():
-        content = (crate / name).read_bytes()
+        content = paths[name].read_bytes()
         assert part["sha256"] == hashlib.sha256(content).hexdigest()
         assert int(part["contentSize"]) == len(content)
-    root = told["./"]
+    root = parts["./"]
     assert ids(root["license"]) == {"https://spdx.org/licenses/CC-BY-4.0"}
-    assert [told[author]["name"] for author in ids(root["author"])] == ["Ada Lovelace"]
+    assert [parts[author]["name"] for author in ids(root["author"])] == ["Ada Lovelace"]
     assert "95 % confidence" in root["description"]
 
 
@@ -389,9 +375,8 @@ def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) 
     inputs_of: dict[str, set[str]] = {}
     for row in csv.DictReader(lines, delimiter="\t"):
         if row["input-file(s)"] is not None:  # as in what Snakemake says last
-            files = re.findall(r"results/tiny/([^,]+)", row["input-file(s)"])
-            inputs = {re.sub(r"^(shards/.*/).*", r"\1", file) for file in files}
-            inputs_of[row["output_file"].removeprefix("results/tiny/")] = inputs
+            inputs = re.findall(r"results/tiny/(shards/[^,]*/|[^,]+)", row["input-file(s)"])
+            inputs_of[row["output_file"].removeprefix("results/tiny/")] = {*inputs}
     told, made = described(crate), set[str]()
     for action in (part for part in told.values() if part["@type"] == "CreateAction"):
         assert ids(action["instrument"]) == {"#dpcanary"}
@@ -406,13 +391,11 @@ def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) 
 @pytest.mark.exhaustive
 def test_a_crate_passes_the_validator(crate: Path, tmp_path: Path) -> None:
     """In an environment of its own: it needs other versions than an accountant. No network."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    programs = tmp_path / "venv/bin"
+    printed_by([sys.executable, "-m", "venv", "venv"], tmp_path)
     needed = ["roc-validator==0.13.0", "rocrate==0.16.0"]
-    install = [str(programs / "pip"), "install", "--quiet", "--no-compile", *needed]
-    subprocess.run(install, check=True)
+    printed_by(["venv/bin/pip", "install", "--quiet", "--no-compile", *needed], tmp_path)
     (tmp_path / "validates.py").write_text(VALIDATES)
-    command = [str(programs / "python"), "validates.py"]
+    command = ["venv/bin/python", "validates.py"]
     assert "process-run-crate-0.5" in printed_by([*command, str(crate)], tmp_path)
     other = Path(shutil.copytree(crate, tmp_path / "other"))
     (other / "summary.tsv").unlink()

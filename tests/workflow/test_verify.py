@@ -55,11 +55,8 @@ def alter(path: Path, rng: np.random.Generator) -> None:
         names = [name for name in arrays if name != "header" and arrays[name].size]
         changed = arrays[names[rng.integers(len(names))]]
         place = tuple(rng.integers(size) for size in changed.shape)
-        is_flag = changed.dtype.kind == "b"
-        if changed.dtype.kind == "U":
-            changed[place] = "?"
-        else:
-            changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
+        other = {"b": lambda flag: not flag, "U": lambda text: "?"}.get(changed.dtype.kind)
+        changed[place] = other(changed[place]) if other else np.nan_to_num(changed[place]) + 1
         np.savez(path, **arrays)
     elif path.suffix in (".tsv", ".json"):
         text = path.read_text()
@@ -80,14 +77,12 @@ def scale_floats(path: Path) -> None:
     np.savez(path, **arrays | {name: arrays[name] * 1.5 + 1 for name in floats})
 
 
-@pytest.fixture(params=["drawn", exhaustive("finished")])
+@pytest.fixture(params=["close", exhaustive("finished")])
 def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]]:
-    if request.param == "drawn":
-        experiment, names = request.getfixturevalue("close"), [SECOND, THIRD, FIRST]
-    else:
-        experiment = request.getfixturevalue("finished")
-        names = ["other_rate", "module", "noisy"]
-    return experiment.copy(tmp_path / "copy").results, names
+    names = ["other_rate", "module", "noisy"]
+    if request.param == "close":
+        names = [SECOND, THIRD, FIRST]
+    return request.getfixturevalue(request.param).copy(tmp_path / "copy").results, names
 
 
 @pytest.mark.long
@@ -101,9 +96,8 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
         if path.stem not in names and path.name != "experiment.json":
             alter(path, rng)
             altered.add(str(path.relative_to(results)))
-    assert {Path(name).parts[0] for name in altered} >= {
-        *("noise", "scores", "estimates", "accounting", "figures", "summary.tsv")
-    }
+    kinds = {"noise", "scores", "estimates", "accounting", "figures", "summary.tsv"}
+    assert {Path(name).parts[0] for name in altered} >= kinds
     scale_floats(results / f"shards/{forged}/00000.npz")
     (results / f"accounting/{exchanged}.tsv").unlink()
     shutil.copy(results / f"scores/{own}.npz", results / f"scores/{exchanged}.npz")
@@ -131,13 +125,11 @@ def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished
     report = report_of_experiment(finished.results)
     assert dict(report.provenance)["verified"].startswith("not since they last changed")
     summary = pd.read_csv(finished.results / "summary.tsv", sep="\t")
-    accuracy = summary.drop_duplicates(["audit", "step"]).set_index(["audit", "step"])
-    accuracy = accuracy["test_accuracy"].unstack()
-    shown = re.search(r"Test accuracy ([\d.]+%)", report.headline.measured)
-    assert shown is not None
+    accuracy = summary.groupby(["audit", "step"])["test_accuracy"].first().unstack()
+    [shown] = re.findall(r"Test accuracy ([\d.]+%)", report.headline.measured)
     # Models are tested after their last step alone, and the audit of the headline has two.
     of_two_steps = summary.groupby("audit")["step"].nunique() == 2
-    assert shown[1] in {f"{value:.1%}" for value in accuracy.loc[of_two_steps, 4].dropna()}
+    assert shown in {f"{value:.1%}" for value in accuracy.loc[of_two_steps, 4].dropna()}
     assert accuracy[2].isna().all()
 
 
@@ -189,9 +181,9 @@ def test_other_shards_are_refused_and_another_config_makes_bounds_stale(close, t
     (results / f"shards/{THIRD}/00000.npz").unlink()
     command = [*DPCANARY, "verify", str(results), "--json"]
     printed = printed_by(command, results.parent, fails=True)
-    told = json.loads(printed[printed.index("{\n") :].rsplit("}\n", 1)[0] + "}")
-    assert told["exit_status"] == 6
-    unverifiable = {file["file"] for file in told["files"] if file["status"] == "unverifiable"}
+    verified, _ = json.JSONDecoder().raw_decode(printed, printed.index("{\n"))
+    assert verified["exit_status"] == 6
+    unverifiable = {file["file"] for file in verified["files"] if file["status"] == "unverifiable"}
     assert {f"scores/{FIRST}.npz", f"scores/{THIRD}.npz", "summary.tsv"} <= unverifiable
 
 
@@ -229,7 +221,6 @@ COMPARED: list[tuple[Any, Any, str, str]] = [
     # audits does not matter.
     (of_epsilons(2.5, 8.0), of_epsilons(2.5, 8.0)[::-1], "same", ""),
     (of_epsilons(2.5 + 1e-7, 8.0), of_epsilons(2.5, 8.0)[::-1], "close", "1 cells differ: eps"),
-    (of_epsilons(2.5 + 1e-7, 8.0 - 1e-7), of_epsilons(2.5, 8.0), "close", "2 cells differ: eps"),
     (of_epsilons(2.5 + 1e-7, 8.5), of_epsilons(2.5, 8.0), "changed", "2 cells differ: epsilon"),
     (of_epsilons(2.6, 8.0 - 1e-7)[::-1], of_epsilons(2.5, 8.0), "changed", "2 cells differ: eps"),
     (KNOWN, dict(reversed(KNOWN.items())), "same", ""),
