@@ -6,10 +6,12 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import study
 from kills import after_kills, differences
@@ -135,6 +137,31 @@ def test_a_run_that_is_asked_to_end_ends_without_a_traceback(tmp_path, number, u
     # PyTorch's own is one for all runs.
     for place in (temporary, study.undisturbed() / "temporary"):
         assert not [path for path in place.iterdir() if "torchinductor" not in path.name]
+
+
+@pytest.mark.exhaustive
+def test_a_clock_that_was_set_back_changes_nothing(tmp_path):
+    folder = Path(shutil.copytree(study.undisturbed(), tmp_path / "own", symlinks=True))
+    past = time.time() - 10 * 365 * 86_400
+    for path in sorted((folder / "results/study/shards").rglob("*.npz"))[:5]:
+        os.utime(path, (past, past))
+    run(folder)
+    assert differences(folder, expected()) == []
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_is_stopped_goes_on(tmp_path):
+    folder = make(tmp_path)
+    with started(study.RUN, folder) as running:
+        for number in (signal.SIGSTOP, signal.SIGCONT) * 3:
+            time.sleep(0.7)
+            for process in psutil.process_iter(["cwd"]):
+                if process.info["cwd"] == str(folder.resolve()):
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, number)
+        running.wait(PATIENCE)
+    assert running.returncode == 0, (folder / "printed").read_text()
+    assert differences(folder, expected()) == []
 
 
 @pytest.mark.long
