@@ -187,14 +187,8 @@ def test_slots_in_one_world_alone_prove_nothing() -> None:
 
 
 def test_data_is_described_in_few_words() -> None:
-    for source, encoder, described in (
-        ("digits", None, "digits"),
-        ("cifar10", "encoders/deit-tiny-patch16-224", "cifar10, deit-tiny-patch16-224"),
-        ("sst2", "/data/my-encoder/", "sst2, my-encoder"),
-        ("purchase100_synthetic", None, "purchase100_synthetic (synthetic data)"),
-        ("/home/me/records.parquet", None, "records.parquet"),
-    ):
-        assert described_data({"source": source, "encoder": encoder}) == described
+    """Further words are in the function's examples."""
+    assert described_data({"source": "sst2", "encoder": "/data/my-encoder/"}) == "sst2, my-encoder"
     for pretraining, described in (
         (None, None), ({"dataset": None}, "auxiliary records"), ({"dataset": "public"}, "public"),
     ):  # fmt: skip
@@ -202,11 +196,9 @@ def test_data_is_described_in_few_words() -> None:
 
 
 SETTINGS = {
-    "score": "s", "adjacency": "substitute", "sample_rate": 1.0, "max_grad_norm": 1.0,
-    "num_steps": 20, "learning_rate": 0.1, "num_runs": 100, "seed": 7, "sampling": "fixed",
-    "batch_size": 10, "canary_period": 2, "ranking": "per_step", "simulation": "noisy",
-    "initialisation": "zeros", "initial_weights": None, "landscape": None,
-    "landscape_threshold": None, "model": "linear",
+    "score": "s", "num_runs": 100, "seed": 7, "sampling": "fixed", "batch_size": 10,
+    "canary_period": 2, "ranking": "per_step", "simulation": "noisy", "initialisation": "zeros",
+    "initial_weights": None, "model": "linear",
 }  # fmt: skip
 AUDITS = {
     "trained": {"canary": "gradient", "dataset": "mine"},
@@ -219,9 +211,9 @@ ACCOUNTED += ["hidden_state", "hidden_state_gdp", "poisson", "heuristic"]
 
 def _summary(audit: str, estimates: pd.DataFrame, **changes: object) -> pd.DataFrame:
     """Of one of two audits, the second of which is of a process."""
-    source = {"source": "digits", "encoder": None, "num_records": 50}
+    dataset = {"source": "digits", "encoder": None, "num_records": 50}
     experiment = {
-        "settings": {"datasets": {"mine": source}},
+        "settings": {"datasets": {"mine": dataset}},
         "sweeps": {"s": ["trained", "drawn"]},
         "audits": {name: {**own, **SETTINGS, **changes} for name, own in AUDITS.items()},
         "unused_keys": {"trained": UNUSED[1:], "drawn": ["initialisation", *UNUSED[1:]]},
