@@ -24,7 +24,7 @@ def neighbour_of(adjacency: str, records: np.ndarray, index: int, size: int) -> 
     neighbour = records.copy()
     if adjacency != "add_remove":
         neighbour[index] = 0.0 if adjacency == "zero_out" else -records[index]
-    elif len(records) % size != 1 % size:
+    elif len(records) % size != 1:
         # The last record takes the place of the one that is missing, and leaves its own.
         neighbour[index], neighbour[-1] = records[-1], 0.0
     return neighbour
