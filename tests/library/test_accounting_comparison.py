@@ -6,9 +6,8 @@ import re
 import pandas as pd
 import pytest
 
-from dpcanary.accounting import by_adjacency
+from dpcanary.accounting import by_adjacency, gdp_epsilon
 from dpcanary.accounting.comparison import compare_adjacencies
-from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError
 from dpcanary.papers.pradhan.adjacency_ratio import draw_adjacency_ratio
 

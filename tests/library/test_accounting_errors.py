@@ -12,8 +12,7 @@ from accounts import bounds_of, noise_for, renyi_epsilon, setting, tails_of_step
 from sampling import exhaustive
 from scipy.stats import norm
 
-from dpcanary import account_epsilon
-from dpcanary.accounting import account_epsilon_curve, privacy_profile
+from dpcanary.accounting import Adjacency, account_epsilon, account_epsilon_curve, privacy_profile
 from dpcanary.accounting import epsilon as epsilon_module
 from dpcanary.accounting.accounted_overview import upper_bounds
 from dpcanary.accounting.accounting_settings import AccountingStage
@@ -25,7 +24,6 @@ from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
 from dpcanary.accounting.noise_calibration import calibrate_with_fallback
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.accounting.total_variation import total_variation_bound
-from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.experiment.audit_config import Audit

@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from sampling import some_of
 from scipy.stats import norm
 
-from dpcanary import account_by_adjacency, account_epsilon
-from dpcanary.accounting import Phase, account_epsilon_curve, account_phases
+from dpcanary import Adjacency, InputError, Mechanism, account_by_adjacency, account_epsilon
+from dpcanary.accounting import AccountingMethod, Phase, account_epsilon_curve, account_phases
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
-from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
-from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
-from dpcanary.errors import InputError
 
 PLD, PRV, CLOSED_FORM, GROUP_PRIVACY, LOOSE = AccountingMethod
 BOTH = ("add_remove", "substitute")

@@ -9,11 +9,9 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import account_by_adjacency, epsilons_of
+from dpcanary import InputError, Mechanism, account_by_adjacency, epsilons_of
 from dpcanary.accounting import Phase, account_phases, gdp_epsilon
-from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
-from dpcanary.errors import InputError
 
 DELTA = 1e-5
 KNOWN = {"sample_rate": 0.2, "noise_multiplier": 1.3, "num_steps": 15}

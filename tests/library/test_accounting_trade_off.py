@@ -11,28 +11,18 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from dpcanary import AccountingError, InputError, Mechanism, account_by_adjacency
-from dpcanary.accounting import (
-    Phase,
-    ShuffledMechanism,
-    account_phases,
-    calibrate_guess,
-    gdp_epsilon,
-    limits_of_curve,
-    meaning_of,
-    meaning_of_epsilons,
-    meaning_of_phases,
-    meaning_of_shuffled,
-    trade_off_curve,
-)
+from dpcanary import AccountingError, Adjacency, InputError, Mechanism, account_by_adjacency
+from dpcanary.accounting import ShuffledMechanism, limits_of_curve, meaning_of, meaning_of_shuffled
 from dpcanary.accounting import exact_trade_off as trade_off
 from dpcanary.accounting.accounted_overview import upper_bounds
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.curve import GaussianCurve
-from dpcanary.accounting.exact_trade_off import gaussian_distance
+from dpcanary.accounting.exact_trade_off import gaussian_distance, trade_off_curve
 from dpcanary.accounting.groups import curves_of_group
-from dpcanary.accounting.meaning import EpsilonCurve
-from dpcanary.core.adjacency import Adjacency
+from dpcanary.accounting.meaning import EpsilonCurve, meaning_of_epsilons, meaning_of_phases
+from dpcanary.accounting.noise_calibration import calibrate_guess
+from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.estimation import shown_success
 from dpcanary.reports.headline import Headline, meaning_in_words
 
@@ -66,12 +56,26 @@ def test_one_step_against_thresholds_on_its_gradient(adjacency, q, sigma) -> Non
     np.testing.assert_allclose(own[tail], fnr[tail], rtol=5e-3)
 
 
-def test_epsilons_are_the_accountants_and_rates_keep_their_shape() -> None:
+def test_epsilons_are_the_accountants_rates_keep_their_shape_and_refusals_say_what_to_do() -> None:
     curve = _curve()
     known = {"adjacency": "substitute", "sample_rate": 0.0625, "noise_multiplier": 1.6773}
     assert curve.epsilon(1e-5) == upper_of(**known, num_steps=500, delta=1e-5)
     assert curve.fnr(np.full((4, 5), 0.1)).shape == (4, 5)
     assert curve.fnr(0.1) == curve.fnr([0.1])[0]
+    for rate in (-0.1, 1.1, nan):
+        with pytest.raises(InputError, match=f"fpr has the value {rate}"):
+            curve.fnr([0.5, rate])
+    with pytest.raises(AccountingError, match="delta=1e-16"):
+        curve.epsilon(1e-16)
+    for refused in (curve.epsilon, lambda delta: gaussian_distance(curve, delta=delta)):
+        with pytest.raises(InputError, match="delta is 0"):
+            refused(0.0)
+    expected = (
+        "no trade-off curve for adjacency='substitute', sample_rate=0.001, noise_multiplier=0.7,"
+        " num_steps=10000: the losses of a step span too wide a grid; raise noise_multiplier"
+    )
+    with pytest.raises(AccountingError, match=f"^{expected}$"):
+        _curve(sample_rate=1e-3, noise_multiplier=0.7, num_steps=10_000)
 
 
 def test_the_gaussian_distance_is_that_of_a_finer_search_also_in_the_accounting_table() -> None:
@@ -90,24 +94,6 @@ def test_the_gaussian_distance_is_that_of_a_finer_search_also_in_the_accounting_
         assert table["gaussian_distance"].tolist() == pytest.approx(expected, abs=1e-6)
     full = upper_bounds(AccountingStage(sample_rate=1.0, **known), noise_multiplier=22.37)
     assert full["gaussian_distance"].tolist() == [0.0, 0.0]
-
-
-def test_refusals_name_the_mechanism_and_what_to_do() -> None:
-    curve = _curve()
-    for rate in (-0.1, 1.1, float("nan")):
-        with pytest.raises(InputError, match=f"fpr has the value {rate}"):
-            curve.fnr([0.5, rate])
-    with pytest.raises(AccountingError, match="delta=1e-16"):
-        curve.epsilon(1e-16)
-    for refused in (curve.epsilon, lambda delta: gaussian_distance(curve, delta=delta)):
-        with pytest.raises(InputError, match="delta is 0"):
-            refused(0.0)
-    expected = (
-        "no trade-off curve for adjacency='substitute', sample_rate=0.001, noise_multiplier=0.7,"
-        " num_steps=10000: the losses of a step span too wide a grid; raise noise_multiplier"
-    )
-    with pytest.raises(AccountingError, match=f"^{expected}$"):
-        _curve(sample_rate=1e-3, noise_multiplier=0.7, num_steps=10_000)
 
 
 FULL = Mechanism("substitute", sample_rate=1.0, num_steps=100, noise_multiplier=10.0)

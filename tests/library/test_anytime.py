@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpcanary import Mechanism, estimate_epsilon
-from dpcanary.errors import InputError
+from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.estimation import AnytimeBound, assess_claim_anytime, estimate_epsilon_at_looks
 from dpcanary.estimation.anytime import FIRST_BETS, STAKES, EProcess, Lines, lines_of_curves
 from dpcanary.estimation.families import GDP, GRID, Family, direct_family

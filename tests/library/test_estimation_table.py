@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_one_run
-from dpcanary.errors import InputError
+from dpcanary import Adjacency, InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.rule_catalogue import RULES

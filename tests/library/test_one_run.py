@@ -13,15 +13,10 @@ from scipy.stats import binom
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.accounting import trade_off_curve
+from dpcanary.estimation import Guesses, epsilon_of_guesses, slot_dependence
 from dpcanary.estimation.families import GDP
 from dpcanary.estimation.one_run.guess_methods import order_statistic_p_value
-from dpcanary.estimation.one_run.one_run_bound import epsilon_of_guesses
-from dpcanary.estimation.one_run.slot_guesses import (
-    Guesses,
-    guess_pairs,
-    guess_slots,
-    slot_dependence,
-)
+from dpcanary.estimation.one_run.slot_guesses import guess_pairs, guess_slots
 from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.figures import models_trained
 from dpcanary.figures.notes import slots_in_words

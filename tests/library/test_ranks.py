@@ -9,30 +9,15 @@ from scipy.optimize import brentq, linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpcanary import InputError, Mechanism
+from dpcanary import Adjacency, InputError, Mechanism
 from dpcanary.accounting import gdp_epsilon, trade_off_curve
-from dpcanary.core.adjacency import Adjacency
-from dpcanary.estimation import (
-    RankRule,
-    assess_claim_from_ranks,
-    check_uniform_ranks,
-    estimate_epsilon_from_ranks,
-    exposure_lower_bound,
-    ranks_of_truth,
-)
+from dpcanary.estimation import assess_claim_from_ranks, check_uniform_ranks, ranks_of_truth
+from dpcanary.estimation.estimation_settings import RankRule
 from dpcanary.estimation.families import GDP, direct_family
-from dpcanary.estimation.ranks.rank_laws import (
-    Lists,
-    curve_of_claim,
-    curve_of_family,
-    largest_chances,
-)
-from dpcanary.estimation.ranks.rank_methods import (
-    RANK_RULES,
-    GuessedSecrets,
-    exposure_weights,
-    tail_of_sum,
-)
+from dpcanary.estimation.ranks import rank_laws, rank_methods
+from dpcanary.estimation.ranks.rank_bound import estimate_epsilon_from_ranks, exposure_lower_bound
+from dpcanary.estimation.ranks.rank_laws import Lists, curve_of_family
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES, GuessedSecrets
 
 DELTA = 1e-5
 SUBSTITUTE = Adjacency.SUBSTITUTE
@@ -44,8 +29,8 @@ def bound(ranks, k, **options) -> float:
 
 
 def chance(curve, k: int, r: int, adjacency=SUBSTITUTE) -> float:
-    [value] = largest_chances(curve, [r], num_candidates=k, adjacency=adjacency)
-    return float(value)
+    known = {"num_candidates": k, "adjacency": adjacency}
+    return float(rank_laws.largest_chances(curve, [r], **known)[0])
 
 
 @pytest.mark.parametrize(("k", "r"), [(2, 1), (10, 1), (10, 3), (1000, 1), (1000, 400), (10**6, 7)])
@@ -146,9 +131,8 @@ def test_several_sizes_share_the_significance_and_guesses_are_chosen_by_confiden
     ranks = np.repeat([1, 4, 80], [10, 40, 50])
     known = {"num_candidates": 100, "delta": DELTA}
     together = estimate_epsilon_from_ranks(ranks=ranks, list_size=[1, 5], **known)
-    each = [
-        bound(ranks, 100, list_size=size, rule="mahloujifar", significance=0.025) for size in (1, 5)
-    ]
+    own = {"rule": "mahloujifar", "significance": 0.025}
+    each = [bound(ranks, 100, list_size=size, **own) for size in (1, 5)]
     assert together.epsilon_lower == max(each)
     assert (together.list_size, together.num_choices, together.significance) == (5, 2, 0.05)
     chosen = estimate_epsilon_from_ranks(
@@ -160,7 +144,7 @@ def test_several_sizes_share_the_significance_and_guesses_are_chosen_by_confiden
 def test_the_law_of_sums_is_exact():
     rng = np.random.default_rng(0)
     k = 10
-    weights, thresholds = exposure_weights(np.arange(1, k + 1), k)
+    weights, thresholds = rank_methods.exposure_weights(np.arange(1, k + 1), k)
     assert (np.diff(weights) <= 0).all()
     for weight, rank in zip(weights, range(1, k + 1), strict=True):
         assert weight == sum(rank <= threshold for threshold in thresholds) - 1
@@ -169,9 +153,10 @@ def test_the_law_of_sums_is_exact():
         sums = [sum(weights[list(one)]) for one in product(range(k), repeat=3)]
         observed = weights[ranks - 1]
         share = np.mean(np.array(sums) >= observed.sum())
-        assert tail_of_sum(observed, thresholds / k) == pytest.approx(share, abs=1e-9)
+        tail = rank_methods.tail_of_sum(observed, thresholds / k)
+        assert tail == pytest.approx(share, abs=1e-9)
     # The error of the transform grows with the number of secrets, and is covered.
-    assert tail_of_sum(np.ones(50_000, np.int64), np.array([1.0, 0.1])) >= 5e-11
+    assert rank_methods.tail_of_sum(np.ones(50_000, np.int64), np.array([1.0, 0.1])) >= 5e-11
 
 
 def test_p_values_of_claims_meet_the_bounds():
@@ -191,7 +176,7 @@ def test_claims_of_exact_curves():
     p = brentq(lambda p: p - 1 + float(curve.fnr((1 - p) / 99)), 0.01, 1.0)
     test = assess_claim_from_ranks(ranks=[1], num_candidates=100, mechanism=mechanism)
     assert test.p_value == pytest.approx(p, rel=1e-6)
-    assert chance(curve_of_claim(1.0), 2, 1) == pytest.approx(ndtr(0.5), rel=1e-9)
+    assert chance(rank_laws.curve_of_claim(1.0), 2, 1) == pytest.approx(ndtr(0.5), rel=1e-9)
     options = {"conversion": "subsampled_gaussian", "mechanism": mechanism, "rule": "count"}
     assert bound([1] * 200, 100, **options) > curve.epsilon(DELTA)
 

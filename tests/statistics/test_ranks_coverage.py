@@ -14,14 +14,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.estimation import RankRule, estimate_epsilon_from_ranks
+from dpcanary.estimation import RankRule, estimate_epsilon_from_ranks, ranks_of_truth
 from dpcanary.estimation.families import GDP, Family, direct_family
-from dpcanary.estimation.ranks.rank_laws import (
-    Lists,
-    curve_of_family,
-    largest_chances,
-    ranks_of_truth,
-)
+from dpcanary.estimation.ranks.rank_laws import Lists, curve_of_family, largest_chances
 from dpcanary.estimation.ranks.rank_methods import RANK_RULES, GuessedSecrets, mahloujifar_refutes
 from tests.sampling import exhaustive
 from tests.statistics.simulated import SIGNIFICANCE, allowed
