@@ -1,6 +1,6 @@
 """Bounds from ranks of secrets: closed forms, naive twins, proofs in numbers, and refusals."""
 
-from itertools import permutations, product
+from itertools import product
 from math import exp, log, log2
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from dpcanary import Adjacency, InputError, Mechanism
 from dpcanary.accounting import gdp_epsilon, trade_off_curve
-from dpcanary.estimation import assess_claim_from_ranks, check_uniform_ranks, ranks_of_truth
+from dpcanary.estimation import assess_claim_from_ranks, check_uniform_ranks
 from dpcanary.estimation.estimation_settings import RankRule
 from dpcanary.estimation.families import GDP, direct_family
 from dpcanary.estimation.ranks import rank_laws, rank_methods
@@ -179,14 +179,6 @@ def test_claims_of_exact_curves():
     assert chance(rank_laws.curve_of_claim(1.0), 2, 1) == pytest.approx(ndtr(0.5), rel=1e-9)
     options = {"conversion": "subsampled_gaussian", "mechanism": mechanism, "rule": "count"}
     assert bound([1] * 200, 100, **options) > curve.epsilon(DELTA)
-
-
-def test_ranks_of_truth_count_ties_against_the_attack():
-    """Every order of three scores, two of which are equal."""
-    for scores in permutations([1.0, 1.0, 0.0]):
-        [rank] = ranks_of_truth(scores=[scores], truth=[0])
-        assert rank == (2 if scores[0] == 1.0 else 3)
-    assert ranks_of_truth(scores=np.zeros((2, 5)), truth=[0, 4]).tolist() == [5, 5]
 
 
 def test_ranks_that_are_not_uniform_are_seen_and_uniform_ones_pass():
