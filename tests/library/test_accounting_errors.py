@@ -193,9 +193,7 @@ def lower_bound_of_one_step(mechanism: Mechanism, delta: float) -> float:
     return np.log((world0[known] - delta) / world1[known]).max(initial=0.0)
 
 
-@pytest.mark.parametrize(
-    "index", [index if index in METHODS else exhaustive(index) for index in range(len(GRID))]
-)
+@pytest.mark.parametrize("index", [k if k in METHODS else exhaustive(k) for k in range(len(GRID))])
 def test_every_setting_of_the_grid_is_accounted(index):
     """Under both adjacencies, and within what is known independently."""
     mechanism, delta = GRID[index]

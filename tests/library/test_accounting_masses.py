@@ -18,9 +18,8 @@ strict_arithmetic = {"over": "raise", "invalid": "raise", "divide": "raise"}  # 
 
 
 def of_library(masses: LossMasses) -> DensePLDPmf:
-    return DensePLDPmf(
-        masses._discretization, masses._lower_loss, masses._probs, masses._infinity_mass, True
-    )
+    place = masses._discretization, masses._lower_loss
+    return DensePLDPmf(*place, masses._probs, masses._infinity_mass, True)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])

@@ -47,18 +47,14 @@ DISTANCES = {adjacency: distance(adjacency) for adjacency in Adjacency}
 
 
 def shuffled(adjacency="substitute", *, batches=50, steps=250, sigma=1.1) -> ShuffledMechanism:
-    return ShuffledMechanism(
-        adjacency, batches_per_pass=batches, num_steps=steps, noise_multiplier=sigma
-    )
+    passes = {"batches_per_pass": batches, "num_steps": steps}
+    return ShuffledMechanism(adjacency, noise_multiplier=sigma, **passes)
 
 
 @given(
-    adjacency=st.sampled_from(Adjacency),
-    batches=st.integers(1, 60),
-    steps=st.integers(1, 400),
-    sigma=st.floats(0.4, 30.0),
-    log_delta=st.floats(-16, -6),
-)
+    st.sampled_from(Adjacency), st.integers(1, 60), st.integers(1, 400), st.floats(0.4, 30.0),
+    st.floats(-16, -6),
+)  # fmt: skip
 @example("substitute", 50, 250, 1.1, -11)  # five whole passes
 @example("add_remove", 50, 251, 0.4, -16)  # a sixth has begun
 def test_a_guarantee_is_that_of_one_gaussian_for_each_pass(

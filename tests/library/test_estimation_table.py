@@ -129,9 +129,8 @@ def test_the_table_is_that_of_a_naive_loop(case: str) -> None:
     table, naive = estimates_table(stage, scores), pd.DataFrame(expected)
     pd.testing.assert_frame_equal(table[COLUMNS], naive[COLUMNS], check_dtype=False)
     judged = ~table["threshold_rule"].map(lambda name: RULES[name].guesses)
-    pd.testing.assert_frame_equal(
-        table.loc[judged, OF_THRESHOLDS].astype({"proof": str}), naive.loc[judged, OF_THRESHOLDS]
-    )
+    of_thresholds = table.loc[judged, OF_THRESHOLDS].astype({"proof": str})
+    pd.testing.assert_frame_equal(of_thresholds, naive.loc[judged, OF_THRESHOLDS])
     assert (table["is_valid"] == (table["threshold_rule"] != "in_sample")).all()
     assert (table["epsilon_lower"] > 0).any()
 
@@ -199,10 +198,6 @@ SETTINGS = {
     "canary_period": 2, "ranking": "per_step", "simulation": "noisy", "initialisation": "zeros",
     "initial_weights": None, "model": "linear",
 }  # fmt: skip
-AUDITS = {
-    "trained": {"canary": "gradient", "dataset": "mine"},
-    "drawn": {"canary": "worst_case", "dataset": None},
-}
 UNUSED = ["initial_weights", "simulation", "ranking"]
 ACCOUNTED = [f"upper_{name}" for name in ("substitute", "add_remove", "group_privacy")]
 ACCOUNTED += ["hidden_state", "hidden_state_gdp", "poisson", "heuristic"]
@@ -211,10 +206,11 @@ ACCOUNTED += ["hidden_state", "hidden_state_gdp", "poisson", "heuristic"]
 def _summary(audit: str, estimates: pd.DataFrame, **changes: object) -> pd.DataFrame:
     """Of one of two audits, the second of which is of a process."""
     dataset = {"source": "digits", "encoder": None, "num_records": 50}
+    trained, drawn = {"canary": "gradient", "dataset": "mine"}, {"canary": "x", "dataset": None}
     experiment = {
         "settings": {"datasets": {"mine": dataset}},
         "sweeps": {"s": ["trained", "drawn"]},
-        "audits": {name: {**own, **SETTINGS, **changes} for name, own in AUDITS.items()},
+        "audits": {"trained": trained | SETTINGS | changes, "drawn": drawn | SETTINGS | changes},
         "unused_keys": {"trained": UNUSED[1:], "drawn": ["initialisation", *UNUSED[1:]]},
     }
     known = {"step": 20, "noise_multiplier": 2.0, "accounting_method": "pld"}

@@ -191,9 +191,8 @@ def test_scales_come_from_other_samples_than_the_critical_values():
     rng, thetas, parts = np.random.default_rng(2), np.array([0.0]), (STRICT_SCAN, AUC)
     samples = np.sort(rng.standard_normal((1, 3, 8_000, 1)).astype(np.float32), axis=2)
     options = {"thetas": thetas, "significance": 0.05, "sparse_from": np.zeros(1)}
-    table = statistics.make_null_table(
-        statistics=samples, components={"combined": parts}, **options
-    )
+    options |= {"statistics": samples, "components": {"combined": parts}}
+    table = statistics.make_null_table(**options)
     # The scales saw the least quarter alone: all critical values come from the other samples.
     assert (table.scales < np.quantile(samples, 0.26)).all()
     rest = statistics.rule_statistic(parts, samples[0, :, 2_000:], table.scales[0], thetas)
@@ -365,9 +364,8 @@ def test_epsilons_of_subsampled_curves_are_the_accountants():
 
 def test_rule_calibrated_names_the_threshold_of_rule_in_sample():
     x, y = normal_scores(np.random.default_rng(4), 1.0, (1290, 1290))
-    published, calibrated = (
-        estimate_epsilon(world0_scores=x, world1_scores=y, delta=1e-5, threshold_rule=rule)
-        for rule in ("in_sample", "calibrated")
-    )
+    known = {"world0_scores": x, "world1_scores": y, "delta": 1e-5}
+    published = estimate_epsilon(**known, threshold_rule="in_sample")
+    calibrated = estimate_epsilon(**known, threshold_rule="calibrated")
     assert calibrated.threshold == published.threshold
     assert calibrated.mu_lower < published.mu_lower

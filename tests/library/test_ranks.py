@@ -116,11 +116,9 @@ def test_steinke_holds_for_a_mechanism_that_fails_on_purpose():
 
 
 def test_dependence_costs_and_more_right_guesses_show_more():
-    shown = {
-        rule: [bound([1] * c + [50] * (100 - c), 100, rule=rule) for c in range(0, 101, 20)]
-        for rule in ("mahloujifar", "steinke", "count")
-    }
-    for bounds in shown.values():
+    ranks, shown = [[1] * right + [50] * (100 - right) for right in range(0, 101, 20)], {}
+    for rule in ("mahloujifar", "steinke", "count"):
+        shown[rule] = bounds = [bound(of_audit, 100, rule=rule) for of_audit in ranks]
         assert bounds == sorted(bounds)
         assert bounds[0] == 0.0
         assert bounds[-1] > 6
@@ -232,9 +230,9 @@ def test_wrong_arguments_are_named(options, words):
 
 
 def test_claims_that_are_not_clear_are_refused():
-    with pytest.raises(InputError, match="give the claim"):
-        assess_claim_from_ranks(ranks=[1], num_candidates=10)
-    with pytest.raises(InputError, match="2 list sizes; a claim is tested with one"):
-        assess_claim_from_ranks(
-            **TWO, num_candidates=10, epsilon=1.0, delta=DELTA, list_size=[1, 2]
-        )
+    for claim, words in (
+        ({}, "give the claim"),
+        ({"epsilon": 1.0, "delta": DELTA, "list_size": [1, 2]}, "2 list sizes; a claim is tested"),
+    ):
+        with pytest.raises(InputError, match=words):
+            assess_claim_from_ranks(**TWO, num_candidates=10, **claim)
