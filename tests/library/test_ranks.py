@@ -157,7 +157,7 @@ def test_the_law_of_sums_is_exact():
     assert rank_methods.tail_of_sum(np.ones(50_000, np.int64), np.array([1.0, 0.1])) >= 5e-11
 
 
-def test_p_values_of_claims_meet_the_bounds():
+def test_p_values_of_claims_meet_the_bounds_and_claims_that_are_not_clear_are_refused():
     ranks = np.minimum(np.random.default_rng(2).geometric(0.2, 100), 1000)
     for rule in RankRule:
         given = [1] if rule is RankRule.SINGLE else ranks
@@ -166,6 +166,12 @@ def test_p_values_of_claims_meet_the_bounds():
         for change, is_refuted in ((-0.05, True), (0.05, False)):
             p_value = assess_claim_from_ranks(**known, epsilon=shown + change).p_value
             assert (p_value < 0.05) is is_refuted
+    for claim, words in (
+        ({}, "give the claim"),
+        ({"epsilon": 1.0, "delta": DELTA, "list_size": [1, 2]}, "2 list sizes; a claim is tested"),
+    ):
+        with pytest.raises(InputError, match=words):
+            assess_claim_from_ranks(ranks=[1, 2], num_candidates=10, **claim)
 
 
 def test_claims_of_exact_curves():
@@ -227,12 +233,3 @@ def test_wrong_arguments_are_named(options, words):
     known = {"ranks": [1], "num_candidates": 10, "delta": DELTA}
     with pytest.raises(InputError, match=words):
         estimate_epsilon_from_ranks(**known | options)
-
-
-def test_claims_that_are_not_clear_are_refused():
-    for claim, words in (
-        ({}, "give the claim"),
-        ({"epsilon": 1.0, "delta": DELTA, "list_size": [1, 2]}, "2 list sizes; a claim is tested"),
-    ):
-        with pytest.raises(InputError, match=words):
-            assess_claim_from_ranks(**TWO, num_candidates=10, **claim)
