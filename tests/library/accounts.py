@@ -1,14 +1,18 @@
 """Accounting from the settings of a test, and the exact probabilities of one step."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
 from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
 from dpcanary.accounting.noise_calibration import calibrate_noise
+from dpcanary.accounting.phases import Phase
 
 
 def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> EpsilonBounds:
@@ -28,6 +32,15 @@ def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism:
 def setting(**changes: Any) -> dict[str, Any]:
     base = {"sample_rate": 0.25, "noise_multiplier": 5.574, "num_steps": 500, "delta": 1e-5}
     return {"adjacency": "substitute", **base, **changes}
+
+
+def renyi_epsilon(parts: Iterable[Mechanism | Phase], *, delta: float) -> float:
+    """By the Rényi accountant of dp-accounting, for add/remove; its orders differ from ours."""
+    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for part in parts:
+        gaussian = GaussianDpEvent(part.noise_multiplier)
+        accountant.compose(PoissonSampledDpEvent(part.sample_rate, gaussian), part.num_steps)
+    return accountant.get_epsilon(delta)
 
 
 def tails_of_step(

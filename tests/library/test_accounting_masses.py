@@ -18,16 +18,14 @@ strict_arithmetic = {"over": "raise", "invalid": "raise", "divide": "raise"}  # 
 
 
 def of_library(masses: LossMasses) -> DensePLDPmf:
-    return DensePLDPmf(
-        masses._discretization, masses._lower_loss, masses._probs, masses._infinity_mass, True
-    )
+    place = masses._discretization, masses._lower_loss
+    return DensePLDPmf(*place, masses._probs, masses._infinity_mass, True)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
-@pytest.mark.parametrize(
-    ("q", "num_steps", "sigma"),
-    [(0.25, 500, 12.1), (0.01, 1000, 0.7), (0.001, 10_000, 0.5), (0.5, 20, 30.0), (0.1, 100, 0.4)],
-)
+@pytest.mark.parametrize(("q", "num_steps", "sigma"), [
+    (0.25, 500, 12.1), (0.01, 1000, 0.7), (0.001, 10_000, 0.5), (0.5, 20, 30.0), (0.1, 100, 0.4),
+])  # fmt: skip
 def test_masses_compose_and_answer_as_those_of_the_library(q, num_steps, sigma, adjacency) -> None:
     """In both directions, which are the same under substitute adjacency."""
     mechanism = Mechanism(adjacency, sample_rate=q, num_steps=num_steps, noise_multiplier=sigma)
@@ -75,8 +73,8 @@ def test_masses_that_rounding_left_below_0_are_no_error() -> None:
     """With the largest loss first, their sums are 0.2, 0.199, 0.499, 0.498 and 0.598."""
     masses = masses_of(1, [0.1, -1e-3, 0.3, -1e-3, 0.2])
     alone = masses_of(1, [-1e-3, 0.2])
-    cases = [(masses, delta) for delta in (0.19, 0.1995, 0.2, 0.4, 0.4985, 0.55, 0.5975, 0.7)]
-    for losses, delta in [*cases, (alone, 0.1995)]:
+    deltas = (0.19, 0.1995, 0.2, 0.4, 0.4985, 0.55, 0.5975, 0.7)
+    for losses, delta in product((masses, alone), deltas):
         with np.errstate(**strict_arithmetic):
             epsilon = losses.get_epsilon_for_delta(delta)
         expected = of_library(losses).get_epsilon_for_delta(delta)

@@ -1,14 +1,13 @@
 """Rule `anytime`: its lines, its bets against a twin in plain loops, and what it refuses."""
 
+from itertools import pairwise
 from math import exp, log
 
 import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpcanary import Mechanism, estimate_epsilon
-from dpcanary.core.adjacency import Adjacency
-from dpcanary.errors import InputError
+from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.estimation import AnytimeBound, assess_claim_anytime, estimate_epsilon_at_looks
 from dpcanary.estimation.anytime import FIRST_BETS, STAKES, EProcess, Lines, lines_of_curves
 from dpcanary.estimation.families import GDP, GRID, Family, direct_family
@@ -16,9 +15,7 @@ from dpcanary.estimation.subsampled_family import subsampled_family
 from dpcanary.estimation.table import ceiling_of
 
 DELTA = 1e-4
-ADD_REMOVE = Mechanism(
-    adjacency=Adjacency.ADD_REMOVE, sample_rate=0.1, noise_multiplier=0.9, num_steps=20
-)
+ADD_REMOVE = Mechanism("add_remove", sample_rate=0.1, noise_multiplier=0.9, num_steps=20)
 
 
 def scores(mu: float, num_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -28,12 +25,6 @@ def scores(mu: float, num_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 
 def lines_of(family: Family, *thetas: float) -> Lines:
     return lines_of_curves(np.array(thetas), family.curves(np.array(thetas)))
-
-
-def process_of(lines: Lines, pairs: tuple[np.ndarray, np.ndarray], **options) -> EProcess:
-    process = EProcess(lines, **options)
-    process.add(*pairs)
-    return process
 
 
 @pytest.mark.parametrize("theta", [0.0, 1.0, 2.7, 6.0])
@@ -58,6 +49,11 @@ def test_no_curve_is_above_its_lines_and_they_touch_it(name, theta):
     assert above[:, middle].min(axis=0).max() < (2e-3 if name == "direct" else 4e-5)
 
 
+def divergence(rate: float, of_curve: float, rest: float) -> float:
+    """Of Kullback and Leibler, of a decision from that of a curve."""
+    return rate * log(rate / of_curve) + (1 - rate) * log((1 - rate) / rest)
+
+
 def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
     """The wealth against one curve after each pair, in plain loops."""
     columns = (column[0].tolist() for column in vars(lines).values() if column.ndim == 2)
@@ -71,26 +67,20 @@ def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
             chosen, next_bets = [], max(seen + 1, int(1.08 * seen))
             past0, past1 = sorted(world0[:seen]), sorted(world1[:seen])
             values = sorted({*past0, *past1})
-            gaps = {values.index(past0[rank]) for rank in ranks if rank < seen}
-            gaps |= {values.index(past1[-1 - rank]) + 1 for rank in ranks if rank < seen}
+            near = [rank for rank in ranks if rank < seen]
+            gaps = {values.index(past0[rank]) for rank in near}
+            gaps |= {values.index(past1[-1 - rank]) + 1 for rank in near}
             for gap in sorted(gaps - {0, len(values)}):
                 threshold = (values[gap - 1] + values[gap]) / 2
                 tpr = (sum(score >= threshold for score in past0) + 0.5) / (seen + 1)
                 fpr = (sum(score >= threshold for score in past1) + 0.5) / (seen + 1)
-                nearest = min(
-                    (
-                        tpr * log(tpr / a) + (1 - tpr) * log((1 - tpr) / fnr)
-                        + fpr * log(fpr / b) + (1 - fpr) * log((1 - fpr) / tnr),
-                        a, b, tnr, slope,
-                    )
+                evidence, a, b, slope = min(
+                    (divergence(tpr, a, fnr) + divergence(fpr, b, tnr), a, b, slope)
                     for a, fnr, b, tnr, slope in touching
-                )  # fmt: skip
-                evidence, a, b, _, slope = nearest
+                )
                 if tpr > a + slope * (fpr - b):
                     chosen.append((evidence, threshold, a, b, slope))
-            if chosen:
-                most = max(chosen)[0]
-                chosen = [bet for bet in chosen if bet[0] >= most / 4]
+            chosen = [bet for bet in chosen if bet[0] >= max(chosen)[0] / 4]
         weights = [1 / max(a, slope * (1 - b)) for _, _, a, b, slope in chosen]
         bets = list(zip(weights, chosen, strict=True))
         most0 = sum(weight * a for weight, (_, _, a, _, _) in bets)
@@ -118,7 +108,8 @@ def test_the_wealth_is_that_of_plain_loops(family, decimals):
         assert process.largest[0] == pytest.approx(max([1, *expected[: k + 1]]), rel=1e-9)
     assert process.largest[0] > 1.5
     # The largest wealth within pairs that come together counts, not that after the last of them.
-    together = process_of(lines, (world0, world1))
+    together = EProcess(lines)
+    together.add(world0, world1)
     assert together.largest[0] == pytest.approx(process.largest[0], rel=1e-9)
     assert max(expected) > 1.2 * expected[-1]
 
@@ -134,12 +125,10 @@ def test_it_does_not_matter_in_how_many_parts_pairs_come_but_that_they_are_not_s
     world0, world1 = scores(2.0, 200, seed=1)
     whole = bound_of(world0, world1, significance=0.1)
     assert 1.3 < whole.mu_lower < 2.0
-    for parts in ([200], [1] * 200, [3, 1, 100, 96]):
-        bound, start = AnytimeBound(delta=DELTA, significance=0.1), 0
-        for size in parts:
-            part = slice(start, start + size)
-            bound.add(world0_scores=world0[part], world1_scores=world1[part])
-            start += size
+    for ends in ([200], range(1, 201), [3, 4, 104, 200]):
+        bound = AnytimeBound(delta=DELTA, significance=0.1)
+        for start, end in pairwise([0, *ends]):
+            bound.add(world0_scores=world0[start:end], world1_scores=world1[start:end])
         assert repr(bound.estimate) == repr(whole)
         assert bound.num_runs == 400
     with pytest.raises(InputError, match="as many of each world"):

@@ -31,10 +31,6 @@ DIRECT = direct_family(1e-5)
 each_family = pytest.mark.parametrize("family", [GDP, DIRECT], ids=["gdp", "direct"])
 
 
-def terms_of(family: Family, *looks: tuple[int, int], significance: float = 0.05) -> list:
-    return [scan_terms(family=family, sizes=n, significance=significance) for n in looks]
-
-
 def normal_scores(rng: np.random.Generator, mu: float, sizes: tuple[int, int]) -> list[np.ndarray]:
     return [rng.normal(mean, 1, size) for mean, size in zip((mu, 0), sizes, strict=True)]
 
@@ -65,7 +61,7 @@ def test_statistics_agree_with_a_naive_twin(family, sizes):
     cases = ((0.0, 6, 0.05), (1.0, 0, 0.2), (1.0, 6, 0.05), (6.0, 0, 0.1))
     for mu, decimals, significance in cases:
         x, y = (np.round(scores, decimals) for scores in normal_scores(rng, mu, sizes))
-        [terms] = terms_of(family, sizes, significance=significance)
+        terms = scan_terms(family=family, sizes=sizes, significance=significance)
         expected = naive_statistics(x, y, family, significance)
         assert observed_statistics(x, y, terms) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
@@ -74,8 +70,8 @@ def test_statistics_agree_with_a_naive_twin(family, sizes):
 @pytest.mark.parametrize("looks", [[(3, 5), (20, 9), (40, 30)], [(200, 200), (500, 400)]])
 @pytest.mark.usefixtures("few_distinct")
 def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
-    thetas, num_samples = np.array([0.0, 1.0, 2.5]), 30
-    curves, terms = family.curves(thetas), terms_of(family, *looks)
+    curves, num_samples = family.curves(np.array([0.0, 1.0, 2.5])), 30
+    terms = [scan_terms(family=family, sizes=sizes, significance=0.05) for sizes in looks]
     options = {"looks": looks, "scans": terms, "num_samples": num_samples, "seed": 3}
     simulated = simulate_statistics(curves=curves, **options)
     rng = np.random.default_rng([3, 0])
@@ -93,13 +89,11 @@ def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
 @each_family
 @pytest.mark.parametrize("sizes", [(1, 3), (40, 40), (280, 230), (700, 900)])
 @pytest.mark.usefixtures("few_distinct")
-def test_statistics_are_the_same_without_numba_in_blocks_and_on_one_core(
-    monkeypatch, family, sizes
-):
+def test_statistics_are_the_same_without_numba_in_blocks_on_one_core(monkeypatch, family, sizes):
     per_job, num_jobs = 6, 3
     monkeypatch.setattr(simulation, "_NORMALS_PER_JOB", per_job * sum(sizes))
     arguments = {"curves": family.curves(np.linspace(0, 5, 9)), "looks": [sizes], "seed": 2}
-    arguments["scans"] = terms_of(family, sizes, significance=0.1)
+    arguments["scans"] = [scan_terms(family=family, sizes=sizes, significance=0.1)]
     arguments["num_samples"] = per_job * num_jobs
     compiled = simulate_statistics(**arguments)
     without = {"_num_cores": lambda: 1, "is_installed": lambda package: False, "_AT_ONCE": 100}
@@ -111,22 +105,19 @@ def test_statistics_are_the_same_without_numba_in_blocks_and_on_one_core(
         assert len(np.unique(of_jobs, axis=0)) == num_jobs
 
 
-OF_SAMPLES = [((400, 600), 1_500), exhaustive(((1_000, 320), 4_000))]
-
-
-@pytest.mark.parametrize(("sizes", "num_samples"), OF_SAMPLES)
+@pytest.mark.parametrize(("sizes", "num_samples"), [
+    ((400, 600), 1_500), exhaustive(((1_000, 320), 4_000)),
+])  # fmt: skip
 @pytest.mark.usefixtures("few_distinct")
 def test_simulated_statistics_have_the_law_of_those_of_all_scores(sizes, num_samples):
     """Order statistics that are drawn alone, against those of scores that are all drawn."""
-    thetas, [terms] = np.array([0.0, 1.5]), terms_of(GDP, sizes)
-    options = {"looks": [sizes], "scans": [terms], "num_samples": num_samples, "seed": 1}
-    [drawn] = simulate_statistics(curves=GDP.curves(thetas), **options)
-    statistics.on_normal_scale(drawn, sizes[0] * sizes[1])
-    rng = np.random.default_rng(2)
-    for number, theta in enumerate(thetas):
+    terms, rng = scan_terms(family=GDP, sizes=sizes, significance=0.05), np.random.default_rng(2)
+    known = {"sizes": sizes, "terms": terms, "num_samples": num_samples, "seed": 1}
+    for theta in (0.0, 1.5):
+        drawn = statistics.pair_statistics(curve=statistics.curve_of(theta), **known)
         audits = (normal_scores(rng, theta, sizes) for _ in range(num_samples))
         whole = np.transpose([observed_statistics(*audit, terms) for audit in audits])
-        for values, others in zip(drawn[:, :, number], whole, strict=True):
+        for values, others in zip(drawn, whole, strict=True):
             assert ks_2samp(values, others).pvalue > 1e-4
             error = np.hypot(values.std(), others.std()) / np.sqrt(num_samples)
             assert abs(values.mean() - others.mean()) < 4 * error
@@ -200,9 +191,8 @@ def test_scales_come_from_other_samples_than_the_critical_values():
     rng, thetas, parts = np.random.default_rng(2), np.array([0.0]), (STRICT_SCAN, AUC)
     samples = np.sort(rng.standard_normal((1, 3, 8_000, 1)).astype(np.float32), axis=2)
     options = {"thetas": thetas, "significance": 0.05, "sparse_from": np.zeros(1)}
-    table = statistics.make_null_table(
-        statistics=samples, components={"combined": parts}, **options
-    )
+    options |= {"statistics": samples, "components": {"combined": parts}}
+    table = statistics.make_null_table(**options)
     # The scales saw the least quarter alone: all critical values come from the other samples.
     assert (table.scales < np.quantile(samples, 0.26)).all()
     rest = statistics.rule_statistic(parts, samples[0, :, 2_000:], table.scales[0], thetas)
@@ -224,23 +214,22 @@ def test_tables_are_kept_on_disk_and_others_are_not_believed(tmp_path, monkeypat
         return {*store.cached_arrays("null", about=about, compute=compute)["a"]} == {ord(about)}
 
     assert is_right("x")
-    assert is_right("x")
-    assert computed == ["x"]
     [path] = tmp_path.glob("null-*.npz")
     assert is_right("y")
     [other] = {*tmp_path.glob("null-*.npz")} - {path}
     header, _ = read_arrays(path)
     own, theirs = path.read_bytes(), other.read_bytes()
     changed = {"a": np.full(3, 7)}
-    for damage in (
+    for change in (
+        lambda: path.write_bytes(own),  # which is none
         lambda: path.write_bytes(own[:50]),
         lambda: path.write_bytes(theirs),
         lambda: write_arrays(path, header=header, arrays=changed),
         lambda: write_arrays(path, header={"about": "x"}, arrays=changed),  # an older version's
     ):
-        damage()
+        change()
         assert is_right("x")
-    assert computed == ["x", "y", "x", "x", "x", "x"]
+    assert computed == [*"xyxxxx"]
     # Planted, with a right header.
     write_arrays(path, header={"about": "x", "sha256": store._digest(changed)}, arrays=changed)
     tmp_path.chmod(0o777)
@@ -295,11 +284,10 @@ def test_sizes_of_the_package_are_exact_and_found_without_computing(monkeypatch,
     assert simulation.default_num_samples([(10, 10)], 0.001) >= 20_000
 
 
-BETWEEN = [(180, 180), *(exhaustive((n,)) for n in ((1_000, 1_200), (450, 450), (1_111, 1_111)))]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("sizes", BETWEEN)
+@pytest.mark.parametrize("sizes", [
+    (180, 180), *(exhaustive((sizes,)) for sizes in ((1_000, 1_200), (450, 450), (1_111, 1_111))),
+])  # fmt: skip
 def test_tables_between_sizes_are_exact(sizes):
     """Interpolated critical values against computed ones, to 0.2 % of mu.
 
@@ -336,11 +324,10 @@ def test_tables_of_conversion_direct_are_those_that_would_be_computed(monkeypatc
         assert store.packaged_direct_table(sizes=sizes, significance=level) is None
 
 
-MECHANISMS = [("substitute", 0.0625, 500, 1.6773), ("substitute", 0.25, 2, 3.0)]
-MECHANISMS += [exhaustive(("add_remove", 0.01, 500, 0.8))]
-
-
-@pytest.mark.parametrize(("adjacency", "q", "steps", "noise"), MECHANISMS)
+@pytest.mark.parametrize(("adjacency", "q", "steps", "noise"), [
+    ("substitute", 0.0625, 500, 1.6773), ("substitute", 0.25, 2, 3.0),
+    exhaustive(("add_remove", 0.01, 500, 0.8)),
+])  # fmt: skip
 def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, noise):
     mechanism = Mechanism(adjacency, sample_rate=q, noise_multiplier=noise, num_steps=steps)
     family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
@@ -377,9 +364,8 @@ def test_epsilons_of_subsampled_curves_are_the_accountants():
 
 def test_rule_calibrated_names_the_threshold_of_rule_in_sample():
     x, y = normal_scores(np.random.default_rng(4), 1.0, (1290, 1290))
-    published, calibrated = (
-        estimate_epsilon(world0_scores=x, world1_scores=y, delta=1e-5, threshold_rule=rule)
-        for rule in ("in_sample", "calibrated")
-    )
+    known = {"world0_scores": x, "world1_scores": y, "delta": 1e-5}
+    published = estimate_epsilon(**known, threshold_rule="in_sample")
+    calibrated = estimate_epsilon(**known, threshold_rule="calibrated")
     assert calibrated.threshold == published.threshold
     assert calibrated.mu_lower < published.mu_lower

@@ -1,6 +1,6 @@
 """Bounds from ranks of secrets: closed forms, naive twins, proofs in numbers, and refusals."""
 
-from itertools import permutations, product
+from itertools import product
 from math import exp, log, log2
 
 import numpy as np
@@ -9,30 +9,15 @@ from scipy.optimize import brentq, linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpcanary import InputError, Mechanism
+from dpcanary import Adjacency, InputError, Mechanism
 from dpcanary.accounting import gdp_epsilon, trade_off_curve
-from dpcanary.core.adjacency import Adjacency
-from dpcanary.estimation import (
-    RankRule,
-    assess_claim_from_ranks,
-    check_uniform_ranks,
-    estimate_epsilon_from_ranks,
-    exposure_lower_bound,
-    ranks_of_truth,
-)
+from dpcanary.estimation import assess_claim_from_ranks, check_uniform_ranks
+from dpcanary.estimation.estimation_settings import RankRule
 from dpcanary.estimation.families import GDP, direct_family
-from dpcanary.estimation.ranks.rank_laws import (
-    Lists,
-    curve_of_claim,
-    curve_of_family,
-    largest_chances,
-)
-from dpcanary.estimation.ranks.rank_methods import (
-    RANK_RULES,
-    GuessedSecrets,
-    exposure_weights,
-    tail_of_sum,
-)
+from dpcanary.estimation.ranks import rank_laws, rank_methods
+from dpcanary.estimation.ranks.rank_bound import estimate_epsilon_from_ranks, exposure_lower_bound
+from dpcanary.estimation.ranks.rank_laws import Lists, curve_of_family
+from dpcanary.estimation.ranks.rank_methods import RANK_RULES, GuessedSecrets
 
 DELTA = 1e-5
 SUBSTITUTE = Adjacency.SUBSTITUTE
@@ -44,8 +29,8 @@ def bound(ranks, k, **options) -> float:
 
 
 def chance(curve, k: int, r: int, adjacency=SUBSTITUTE) -> float:
-    [value] = largest_chances(curve, [r], num_candidates=k, adjacency=adjacency)
-    return float(value)
+    known = {"num_candidates": k, "adjacency": adjacency}
+    return float(rank_laws.largest_chances(curve, [r], **known)[0])
 
 
 @pytest.mark.parametrize(("k", "r"), [(2, 1), (10, 1), (10, 3), (1000, 1), (1000, 400), (10**6, 7)])
@@ -131,11 +116,9 @@ def test_steinke_holds_for_a_mechanism_that_fails_on_purpose():
 
 
 def test_dependence_costs_and_more_right_guesses_show_more():
-    shown = {
-        rule: [bound([1] * c + [50] * (100 - c), 100, rule=rule) for c in range(0, 101, 20)]
-        for rule in ("mahloujifar", "steinke", "count")
-    }
-    for bounds in shown.values():
+    ranks, shown = [[1] * right + [50] * (100 - right) for right in range(0, 101, 20)], {}
+    for rule in ("mahloujifar", "steinke", "count"):
+        shown[rule] = bounds = [bound(of_audit, 100, rule=rule) for of_audit in ranks]
         assert bounds == sorted(bounds)
         assert bounds[0] == 0.0
         assert bounds[-1] > 6
@@ -146,9 +129,8 @@ def test_several_sizes_share_the_significance_and_guesses_are_chosen_by_confiden
     ranks = np.repeat([1, 4, 80], [10, 40, 50])
     known = {"num_candidates": 100, "delta": DELTA}
     together = estimate_epsilon_from_ranks(ranks=ranks, list_size=[1, 5], **known)
-    each = [
-        bound(ranks, 100, list_size=size, rule="mahloujifar", significance=0.025) for size in (1, 5)
-    ]
+    own = {"rule": "mahloujifar", "significance": 0.025}
+    each = [bound(ranks, 100, list_size=size, **own) for size in (1, 5)]
     assert together.epsilon_lower == max(each)
     assert (together.list_size, together.num_choices, together.significance) == (5, 2, 0.05)
     chosen = estimate_epsilon_from_ranks(
@@ -160,7 +142,7 @@ def test_several_sizes_share_the_significance_and_guesses_are_chosen_by_confiden
 def test_the_law_of_sums_is_exact():
     rng = np.random.default_rng(0)
     k = 10
-    weights, thresholds = exposure_weights(np.arange(1, k + 1), k)
+    weights, thresholds = rank_methods.exposure_weights(np.arange(1, k + 1), k)
     assert (np.diff(weights) <= 0).all()
     for weight, rank in zip(weights, range(1, k + 1), strict=True):
         assert weight == sum(rank <= threshold for threshold in thresholds) - 1
@@ -169,12 +151,13 @@ def test_the_law_of_sums_is_exact():
         sums = [sum(weights[list(one)]) for one in product(range(k), repeat=3)]
         observed = weights[ranks - 1]
         share = np.mean(np.array(sums) >= observed.sum())
-        assert tail_of_sum(observed, thresholds / k) == pytest.approx(share, abs=1e-9)
+        tail = rank_methods.tail_of_sum(observed, thresholds / k)
+        assert tail == pytest.approx(share, abs=1e-9)
     # The error of the transform grows with the number of secrets, and is covered.
-    assert tail_of_sum(np.ones(50_000, np.int64), np.array([1.0, 0.1])) >= 5e-11
+    assert rank_methods.tail_of_sum(np.ones(50_000, np.int64), np.array([1.0, 0.1])) >= 5e-11
 
 
-def test_p_values_of_claims_meet_the_bounds():
+def test_p_values_of_claims_meet_the_bounds_and_claims_that_are_not_clear_are_refused():
     ranks = np.minimum(np.random.default_rng(2).geometric(0.2, 100), 1000)
     for rule in RankRule:
         given = [1] if rule is RankRule.SINGLE else ranks
@@ -183,6 +166,12 @@ def test_p_values_of_claims_meet_the_bounds():
         for change, is_refuted in ((-0.05, True), (0.05, False)):
             p_value = assess_claim_from_ranks(**known, epsilon=shown + change).p_value
             assert (p_value < 0.05) is is_refuted
+    for claim, words in (
+        ({}, "give the claim"),
+        ({"epsilon": 1.0, "delta": DELTA, "list_size": [1, 2]}, "2 list sizes; a claim is tested"),
+    ):
+        with pytest.raises(InputError, match=words):
+            assess_claim_from_ranks(ranks=[1, 2], num_candidates=10, **claim)
 
 
 def test_claims_of_exact_curves():
@@ -191,17 +180,9 @@ def test_claims_of_exact_curves():
     p = brentq(lambda p: p - 1 + float(curve.fnr((1 - p) / 99)), 0.01, 1.0)
     test = assess_claim_from_ranks(ranks=[1], num_candidates=100, mechanism=mechanism)
     assert test.p_value == pytest.approx(p, rel=1e-6)
-    assert chance(curve_of_claim(1.0), 2, 1) == pytest.approx(ndtr(0.5), rel=1e-9)
+    assert chance(rank_laws.curve_of_claim(1.0), 2, 1) == pytest.approx(ndtr(0.5), rel=1e-9)
     options = {"conversion": "subsampled_gaussian", "mechanism": mechanism, "rule": "count"}
     assert bound([1] * 200, 100, **options) > curve.epsilon(DELTA)
-
-
-def test_ranks_of_truth_count_ties_against_the_attack():
-    """Every order of three scores, two of which are equal."""
-    for scores in permutations([1.0, 1.0, 0.0]):
-        [rank] = ranks_of_truth(scores=[scores], truth=[0])
-        assert rank == (2 if scores[0] == 1.0 else 3)
-    assert ranks_of_truth(scores=np.zeros((2, 5)), truth=[0, 4]).tolist() == [5, 5]
 
 
 def test_ranks_that_are_not_uniform_are_seen_and_uniform_ones_pass():
@@ -252,12 +233,3 @@ def test_wrong_arguments_are_named(options, words):
     known = {"ranks": [1], "num_candidates": 10, "delta": DELTA}
     with pytest.raises(InputError, match=words):
         estimate_epsilon_from_ranks(**known | options)
-
-
-def test_claims_that_are_not_clear_are_refused():
-    with pytest.raises(InputError, match="give the claim"):
-        assess_claim_from_ranks(ranks=[1], num_candidates=10)
-    with pytest.raises(InputError, match="2 list sizes; a claim is tested with one"):
-        assess_claim_from_ranks(
-            **TWO, num_candidates=10, epsilon=1.0, delta=DELTA, list_size=[1, 2]
-        )

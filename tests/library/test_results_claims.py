@@ -11,7 +11,7 @@ from published import table_of
 from scipy.stats import binom
 
 from benchmarks.page_numbers import value_of
-from benchmarks.published import KEPT, PAGE, row
+from benchmarks.published import KEPT, row
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.adversaries.adversary_settings import LandscapeShape
 from dpcanary.core.installation import published_names
@@ -36,17 +36,16 @@ TABLES = {
     "F3": "figure3: last audited",
     "F4": "figure4: last audited",
 }
-_BETTER = "canary=metagradient compared_with={} measure={} .lower"
 CLAIMS = [
     # Sets of canaries that are called better are so beyond chance, and others are not.
     *(
-        f"0 < {figure} {_BETTER.format(other, measure)}"
-        for figure, other, measure in product(
-            "BC", ("random_record", "loss"), ("mahloujifar", "steinke")
-        )
+        f"0 < {figure} canary=metagradient compared_with={other} measure={measure} .lower"
+        for figure in "BC"
+        for other in ("random_record", "loss")
+        for measure in ("mahloujifar", "steinke")
     ),
     "0 < B canary=loss compared_with=random_record measure=mahloujifar step=100 .lower",
-    f"0 < M {_BETTER.format('loss', 'mahloujifar')}",
+    "0 < M canary=metagradient compared_with=loss measure=mahloujifar .lower",
     "0 < M canary=loss compared_with=metagradient measure=loss_gap .lower",
     "0 < T compared_with=random_record .lower",
     "T compared_with=loss .lower < 0 < T compared_with=loss .upper",
@@ -71,13 +70,10 @@ CLAIMS = [
     "figureA5: ratio<2 .noise_multiplier @max < 3.001",
     # Crafted and mislabeled inputs show less where samples are smaller.
     *(
-        " < ".join(f"{table} {canary} sample_rate={rate}" for rate in rates)
-        for table, canary, rates in (
-            ("F3", "crafted_input", (0.0625, 0.25, 1)),
-            ("F3", "mislabeled", (0.0625, 0.25, 1)),
-            ("F4", "crafted_input", (0.25, 1)),
-        )
+        f"F3 {canary} sample_rate=0.0625 < F3 {canary} sample_rate=0.25 < F3 {canary} sample_rate=1"
+        for canary in ("crafted_input", "mislabeled")
     ),
+    "F4 crafted_input sample_rate=0.25 < F4 crafted_input sample_rate=1",
 ]
 
 
@@ -194,11 +190,10 @@ def test_the_encoding_loss_proves_less_than_is_accounted_and_more_than_a_linear_
             assert by_score["decoded"] > by_score["final_sum"]
 
 
-def test_published_audits_are_on_the_page_and_few_valid_bounds_are_above_what_is_accounted():
+def test_few_valid_bounds_of_published_audits_are_above_what_is_accounted():
     """Each bound exceeds it with a probability of 5 % at most, and by little."""
     assert {f"published/{name}" for name in PAPERS} == {*published_names()}
-    for name, said in PAPERS.items():
-        assert f"| `{name}`:" in PAGE.read_text()
+    for said in PAPERS.values():
         assert any("theirs" in line and "differs" in line for line in said)
     tables = [pd.read_csv(KEPT / f"{name}.tsv", sep="\t") for name in PAPERS]
     bounds = pd.concat(tables)

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dpcanary import Adjacency, Mechanism, estimate_epsilon
-from dpcanary.estimation import EpsilonEstimate
+from dpcanary.estimation import Conversion, EpsilonEstimate, OneRunEstimate, epsilon_of_guesses
 from dpcanary.estimation.anytime import EProcess, lines_of_curves
-from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.families import GDP, Family
-from dpcanary.estimation.one_run.one_run_bound import OneRunEstimate, epsilon_of_guesses
 from dpcanary.estimation.one_run.slot_guesses import Guesses, guess_slots
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 

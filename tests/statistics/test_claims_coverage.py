@@ -75,14 +75,10 @@ def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_
             assert abs((bounds <= quantile).mean() - level) <= 4 * error
 
 
-@pytest.mark.parametrize(
-    ("mu", "part", "power", "num_audits"),
-    [
-        pytest.param(1.0, 0.5, 0.95, 600, marks=pytest.mark.long),
-        (1.0, 0.5, 0.7, 600),
-        exhaustive((2.0, 0.9, 0.95, 1_500)),
-    ],
-)
+@pytest.mark.parametrize(("mu", "part", "power", "num_audits"), [
+    pytest.param(1.0, 0.5, 0.95, 600, marks=pytest.mark.long), (1.0, 0.5, 0.7, 600),
+    exhaustive((2.0, 0.9, 0.95, 1_500)),
+])  # fmt: skip
 def test_so_many_runs_as_needed_have_the_power(mu, part, power, num_audits):
     """With 0.7, it jumps near the answer: 120 runs have a power of 0.63 only.
 

@@ -12,10 +12,8 @@ import simulated
 from sampling import exhaustive
 from simulated import DELTA, LAWS, SIGNIFICANCE, Law, allowed, direct_pair, estimates_of, gaussian
 
-from dpcanary import Mechanism, estimate_epsilon
-from dpcanary.accounting import trade_off_curve
-from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.estimation import estimate_epsilon_at_looks
+from dpcanary.accounting import Mechanism, gdp_epsilon, trade_off_curve
+from dpcanary.estimation import estimate_epsilon, estimate_epsilon_at_looks
 from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.families import GDP, direct_family
 from dpcanary.estimation.null_distributions import null_tables
@@ -70,9 +68,9 @@ DIRECT_LAWS = {  # by the delta of the curve
 
 
 # The package has tables of 50 scores at the first delta, and none of 40.
-@pytest.mark.parametrize(
-    ("num_audits", "sizes"), [(300, (50, 40)), exhaustive((2_000, (120, 120)))]
-)
+@pytest.mark.parametrize(("num_audits", "sizes"), [
+    (300, (50, 40)), exhaustive((2_000, (120, 120))),
+])  # fmt: skip
 @pytest.mark.parametrize("delta", DIRECT_LAWS)
 @pytest.mark.parametrize("rule", VALID)
 def test_conversion_direct_keeps_the_significance(rule, delta, num_audits, sizes):
@@ -192,10 +190,9 @@ def test_critical_values_hold_for_numbers_of_scores(family, sizes, thetas, share
 
 
 @pytest.mark.parametrize("worlds", [WorldAssignment.COINS, WorldAssignment.HALVES])
-@pytest.mark.parametrize(
-    ("mu", "shape"),
-    [(1.0, (100, 100, 4)), *(exhaustive((mu, (2_000, 625, 4))) for mu in (0.0, 1.0, 4.0))],
-)
+@pytest.mark.parametrize(("mu", "shape"), [
+    (1.0, (100, 100, 4)), *(exhaustive((mu, (2_000, 625, 4))) for mu in (0.0, 1.0, 4.0)),
+])  # fmt: skip
 def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worlds):
     """Of a Gaussian mechanism that moves a sum by mu in directions of the slots' own.
 

@@ -4,8 +4,8 @@ A bound exceeds the truth only if the truth is refuted. So audits count in which
 """
 
 from collections.abc import Callable
-from functools import cache
-from math import sqrt
+from functools import cache, partial
+from math import exp, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +14,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.estimation import RankRule, estimate_epsilon_from_ranks
+from dpcanary.estimation import RankRule, estimate_epsilon_from_ranks, ranks_of_truth
 from dpcanary.estimation.families import GDP, Family, direct_family
-from dpcanary.estimation.ranks.rank_laws import (
-    Lists,
-    curve_of_family,
-    largest_chances,
-    ranks_of_truth,
-)
+from dpcanary.estimation.ranks.rank_laws import Lists, curve_of_family, largest_chances
 from dpcanary.estimation.ranks.rank_methods import RANK_RULES, GuessedSecrets, mahloujifar_refutes
 from tests.sampling import exhaustive
 from tests.statistics.simulated import SIGNIFICANCE, allowed
@@ -38,12 +33,7 @@ def gaussian(mu: float) -> Draw:
 
     Without the record, all are N(0, 1): under add/remove adjacency it is (mu / sqrt(2))-GDP.
     """
-
-    def draw(rng: np.random.Generator, m: int, k: int) -> Ranks:
-        own = rng.normal(mu / np.sqrt(2), 1.0, m)
-        return 1 + rng.binomial(k - 1, ndtr(-own))
-
-    return draw
+    return lambda rng, m, k: 1 + rng.binomial(k - 1, ndtr(-rng.normal(mu / sqrt(2), 1.0, m)))
 
 
 def rounded(mu: float) -> Draw:
@@ -52,7 +42,7 @@ def rounded(mu: float) -> Draw:
     def draw(rng: np.random.Generator, m: int, k: int) -> Ranks:
         truth = rng.integers(0, k, m)
         scores = rng.normal(0.0, 1.0, (m, k))
-        scores[np.arange(m), truth] += mu / np.sqrt(2)
+        scores[np.arange(m), truth] += mu / sqrt(2)
         return ranks_of_truth(scores=np.round(scores), truth=truth)
 
     return draw
@@ -66,12 +56,8 @@ def in_list(rng: np.random.Generator, right: NDArray[np.bool_], k: int, size: in
 
 def response(epsilon: float) -> Draw:
     """Randomised response over k values."""
-
-    def draw(rng: np.random.Generator, m: int, k: int) -> Ranks:
-        chance = 1 / (1 + (k - 1) * np.exp(-epsilon))
-        return in_list(rng, rng.random(m) < chance, k, 1)
-
-    return draw
+    other = exp(-epsilon)
+    return lambda rng, m, k: in_list(rng, rng.random(m) < 1 / (1 + (k - 1) * other), k, 1)
 
 
 @cache
@@ -83,9 +69,8 @@ def largest_chance(family: Family, theta: float, k: int, size: int) -> float:
 
 def worst(family: Family, theta: float, size: int) -> Draw:
     """A random list of values that has the true one in it as often as the curve allows."""
-    return lambda rng, m, k: in_list(
-        rng, rng.random(m) < largest_chance(family, theta, k, size), k, size
-    )
+    largest = partial(largest_chance, family, theta)
+    return lambda rng, m, k: in_list(rng, rng.random(m) < largest(k, size), k, size)
 
 
 def silent(draw: Draw) -> Draw:
