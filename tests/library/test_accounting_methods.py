@@ -1,5 +1,7 @@
-"""One contract for all accountants: known epsilons, calibration, agreement, and phases."""
+"""One contract for all accountants: known epsilons, order, agreement, and phases."""
 
+from collections.abc import Callable
+from inspect import signature
 from itertools import product
 from math import exp, inf, isnan, log, nan, sqrt
 from time import process_time
@@ -7,16 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accounts import bounds_of, noise_for, renyi_epsilon, setting, tails_of_step, upper_of
+from accounts import bounds_of, noise_for, setting, tails_of_step, upper_of
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import some_of
 from scipy.stats import norm
 
-from dpcanary import Adjacency, InputError, Mechanism, account_by_adjacency, account_epsilon
-from dpcanary.accounting import AccountingMethod, Phase, account_epsilon_curve, account_phases
+from dpcanary import account_by_adjacency, account_epsilon
+from dpcanary.accounting import Phase, account_epsilon_curve, account_phases
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
+from dpcanary.errors import InputError
 
 PLD, PRV, CLOSED_FORM, GROUP_PRIVACY, LOOSE = AccountingMethod
 BOTH = ("add_remove", "substitute")
@@ -40,19 +47,30 @@ def settings_for(method: AccountingMethod) -> st.SearchStrategy[dict[str, Any]]:
         sample_rate=st.just(1.0) if method is CLOSED_FORM else rates,
         noise_multiplier=log_uniform(3.0, 20.0),
         num_steps=st.integers(1, 16),
-        delta=st.just(1e-5),
+        delta=log_uniform(1e-8, 1e-2),
     )
 
 
+def for_examples(method: AccountingMethod, holds: Callable[..., None], **strategies: Any) -> None:
+    settings(max_examples=EXAMPLES.get(method, 1))(given(**strategies)(holds))()
+
+
+# (sample_rate, noise_multiplier): epsilon under add/remove, under substitute and by group privacy,
+# at delta 1e-5 after 500 steps, printed to three digits.
+ANCHORS = {
+    (1.0, 22.370): (4.375, 9.992, 11.042),
+    (0.25, 42.080): (0.465, 0.990, 0.994),
+    (0.25, 5.574): (4.475, 9.997, 11.399),
+    (0.0625, 10.495): (0.470, 0.993, 1.006),
+    (0.0625, 1.6773): (4.140, 7.997, 10.579),
+}
+
+
 def test_upper_epsilons_match_the_table() -> None:
-    """At delta 1e-5 after 500 steps, in a table that was printed to three digits."""
     kinds = [("add_remove", PLD), ("substitute", PLD), ("substitute", GROUP_PRIVACY)]
-    for q, sigma, *epsilons in (
-        (1.0, 22.370, 4.375, 9.992, 11.042), (0.25, 42.080, 0.465, 0.990, 0.994),
-        (0.25, 5.574, 4.475, 9.997, 11.399), (0.0625, 1.6773, 4.140, 7.997, 10.579),
-    ):  # fmt: skip
-        step = {"sample_rate": q, "noise_multiplier": sigma}
-        uppers = [upper_of(**setting(adjacency=name, **step), method=by) for name, by in kinds]
+    for (q, sigma), epsilons in ANCHORS.items():
+        given = setting(sample_rate=q, noise_multiplier=sigma)
+        uppers = [upper_of(**given | {"adjacency": name}, method=by) for name, by in kinds]
         assert uppers == pytest.approx(epsilons, abs=6e-4), (q, sigma)
 
 
@@ -68,8 +86,8 @@ def divergence(adjacency: str, epsilon: float, **step: float) -> float:
 def test_one_sampled_step_has_the_divergence_of_its_best_threshold(q: float, sigma: float) -> None:
     step = {"sample_rate": q, "noise_multiplier": sigma}
     for method, adjacency in product((PLD, PRV), Adjacency):
-        settings_of_step = setting(adjacency=adjacency, num_steps=1, delta=1e-4, **step)
-        epsilons = vars(bounds_of(**settings_of_step, method=method)).values()
+        given = setting(adjacency=adjacency, num_steps=1, delta=1e-4, method=method, **step)
+        epsilons = vars(bounds_of(**given)).values()
         lower, estimate, upper = (divergence(adjacency, epsilon, **step) for epsilon in epsilons)
         assert lower >= 1e-4 * (1 - 1e-6)
         assert estimate == pytest.approx(1e-4, rel=2e-3)
@@ -91,18 +109,44 @@ def test_noise_at_rare_sampling_is_right_and_soon_found(adjacency: str) -> None:
 
 
 @each_method
-def test_calibration_and_accounting_are_inverse(method) -> None:
-    # Group privacy needs a delta that is far smaller the larger epsilon is, and then refuses it.
-    most = 4.0 if method is GROUP_PRIVACY else 100.0
+def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(method) -> None:
+    signs = {"sample_rate": 1, "num_steps": 1, "noise_multiplier": -1, "delta": -1}
+    if method is CLOSED_FORM:
+        del signs["sample_rate"]
 
-    @settings(max_examples=EXAMPLES.get(method, 1))
-    @given(start=settings_for(method), epsilon=log_uniform(0.5, most))
+    def holds(start: dict[str, Any]) -> None:
+        before = upper_of(**start)
+        for name, sign in signs.items():
+            after = upper_of(**start | {name: 2 * start[name]})
+            assert sign * (after - before) > 0 or before == after == 0
+
+    for_examples(method, holds, start=settings_for(method))
+
+
+@settings(max_examples=15)
+@given(start=settings_for(PLD))
+def test_adjacencies_are_ordered(start) -> None:
+    """Group privacy bounds a substitution by a removal and an addition."""
+    add_remove, zero_out, substitute = (
+        upper_of(**start | {"adjacency": name}) for name in ("add_remove", "zero_out", "substitute")
+    )
+    group = upper_of(**start | {"adjacency": "substitute", "method": GROUP_PRIVACY})
+    assert add_remove == zero_out <= substitute
+    assert add_remove < substitute or substitute == 0
+    assert substitute <= group * (1 + 1e-3) + 1e-6  # the errors of their grids
+
+
+@each_method
+def test_calibration_and_accounting_are_inverse(method) -> None:
     def holds(start: dict[str, Any], epsilon: float) -> None:
         sigma = noise_for(**start, epsilon=epsilon)
         assert upper_of(**start | {"noise_multiplier": sigma}) <= epsilon
         assert upper_of(**start | {"noise_multiplier": sigma * (1 - 1e-4)}) > epsilon
 
-    holds()
+    # Group privacy needs a delta that is far smaller the larger epsilon is, and then refuses it.
+    most = 4.0 if method is GROUP_PRIVACY else 100.0
+    start = settings_for(method).map(lambda start: start | {"delta": 1e-5})
+    for_examples(method, holds, start=start, epsilon=log_uniform(0.5, most))
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -203,10 +247,13 @@ def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps,
 def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
     phases = [Phase(1.1, 0.05, 100), Phase(1.6, 0.02, 200)]
     epsilon = account_phases(phases, delta=1e-6).add_remove
+    renyi = RdpAccountant()
     for phase in phases:
+        event = PoissonSampledDpEvent(phase.sample_rate, GaussianDpEvent(phase.noise_multiplier))
+        renyi.compose(event, phase.num_steps)
         alone = Mechanism("add_remove", **vars(phase))
         assert account_by_adjacency(alone, delta=1e-6).add_remove < epsilon
-    assert epsilon < renyi_epsilon(phases, delta=1e-6)
+    assert epsilon < renyi.get_epsilon(1e-6)
     for phases, delta, message in (
         ([], 1e-6, "empty"),
         ([Phase(1.0, 1.5, 3)], 1e-6, "sample_rate"),
@@ -242,13 +289,14 @@ def test_gaussian_delta_matches_direct_integration_and_conversions_have_their_en
     assert gdp_delta(mu=gdp_mu(epsilon=0.0, delta=1e-5), epsilon=0.0) == pytest.approx(1e-5)
 
 
-@pytest.mark.parametrize(("function", "bad"), [
-    (gdp_delta, {"mu": (-1.0, nan), "epsilon": (nan, inf)}),
-    (gdp_epsilon, {"mu": (-1.0, nan), "delta": (0.0, 1.0, nan)}),
-    (gdp_mu, {"epsilon": (nan, -1.0), "delta": (0.0, 1.0, nan)}),
-])  # fmt: skip
-def test_gaussian_conversions_refuse_bad_arguments(function, bad) -> None:
-    for name, values in bad.items():
-        for value in values:
-            with pytest.raises(InputError, match=name):
-                function(**dict.fromkeys(bad, 0.5) | {name: value})
+BAD = {"mu": (-1.0, nan), "delta": (0.0, 1.0, nan), "epsilon": (nan,)}
+
+
+@pytest.mark.parametrize("function", [gdp_delta, gdp_epsilon, gdp_mu])
+def test_gaussian_conversions_refuse_bad_arguments(function) -> None:
+    good = dict.fromkeys(signature(function).parameters, 0.5)
+    further = {gdp_delta: [("epsilon", inf)], gdp_mu: [("epsilon", -1.0)]}
+    cases = [(name, value) for name in good for value in BAD[name]]
+    for name, value in cases + further.get(function, []):
+        with pytest.raises(InputError, match=name):
+            function(**good | {name: value})
