@@ -254,6 +254,7 @@ def test_all_rules_are_those_of_the_library(tmp_path):
         assert "fixed before" in bound["assumption"]
     text = " ".join(printed(*asked).split())
     assert "NOT a valid bound" in text
+    assert "You may state one of the valid bounds on epsilon of the mechanism" in text
     assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
     content = as_json("estimate", path, "--delta", "1e-5", "--one-run")
     [bound] = content["bounds"]

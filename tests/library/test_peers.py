@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from itertools import product
+from math import floor
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -42,6 +43,17 @@ def test_a_page_keeps_its_text_between_tables_and_needs_a_place_for_each():
     assert peers.filled(changed + "end", RESULTS) == page + "end"
     with pytest.raises(ValueError, match="one-demo"):
         peers.filled(page.replace("<!-- peers: one-demo -->", ""), RESULTS)
+
+
+def test_bounds_of_one_audit_are_rounded_down_on_the_page():
+    """The tables of the demo's scores have a single audit in each cell, and no medians."""
+    cells = [cell["name"] for cell in RESULTS["cells"] if cell["mu"] is None]
+    rows = [row for row in RESULTS["rows"] if row["cell"] in cells]
+    assert {row["audits"] for row in rows} == {1}
+    lines = peers.PAGE.read_text().partition("### The demo's scores")[2].splitlines()
+    for row in rows:
+        [line] = [line for line in lines if line.startswith(f"| {row['label']} |")]
+        assert f" {floor(100 * max(row['median'], 0.0)) / 100:.2f} |" in line
 
 
 def test_catalogue_adapters_chart_and_results_agree():

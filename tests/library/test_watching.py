@@ -604,6 +604,19 @@ def test_canaries_add_half_a_percent_by_default_or_are_20_or_too_many(parameters
         Recorder({"w": (9_610,)}, noise_multiplier=0.5, sample_rate=0.5, num_canaries=900)
 
 
+def test_the_share_is_that_of_the_step_with_the_least_noise_for_its_rate():
+    recorder = trained(steps=1, num_canaries=40)
+    share = RATE * 40 / (SIGMA**2 * sum(part.numel() for part in full(0.0)))
+    assert recorder.share == pytest.approx(share)
+    step_of(recorder, noise=SIGMA / 2 * NORM, noise_multiplier=SIGMA / 2, sample_rate=RATE / 2)
+    step_of(recorder)
+    assert recorder.result(**ASKED).share == pytest.approx(2 * share)
+    assert f"{2 * share:.2%} to the variance of a step's noise" in str(recorder.result(**ASKED))
+    with pytest.warns(UserWarning, match="40 canaries add .* in step 4, and so change the training"):
+        step_of(recorder, noise=SIGMA / 20 * NORM, noise_multiplier=SIGMA / 20)
+    assert recorder.share == pytest.approx(400 * share)
+
+
 @pytest.mark.parametrize("canaries", [2, 7, 8, 10, 39])
 def test_few_canaries_are_half_in_each_world_and_a_result_does_not_fail(canaries):
     """Fewer than 8 show nothing, which is said beforehand, even of no noise at all."""
