@@ -479,13 +479,17 @@ def test_declared_keys_are_named_if_they_are_wrong(owner):
         assert any(line.startswith(starts) for line in wrong), wrong
 
 
-# Refusals: changes of a config and what the error says of them, one a line
+# Refusals: changes of a config and what the error says of them
 def cases(**tables: str) -> list[tuple[str, dict[str, Any], str]]:
-    """Rows of tables by the config that is changed: keys in YAML, `=>`, part of the message."""
+    """Rows of tables by the config that is changed: keys in YAML, `=>`, part of the message.
+
+    Changes in one row, between ` | `, are refused with this message one by one.
+    """
     return [
-        (base, yaml.safe_load(changes), message.strip())
+        (base, yaml.safe_load(change), message.strip())
         for base, table in tables.items()
         for changes, _, message in (row.partition("=>") for row in table.strip().splitlines())
+        for change in changes.split(" | ")
     ]
 
 
@@ -516,11 +520,10 @@ CASES = cases(
 {sample_rate: 9.9e-7}                  => sample_rate is below 1e-6; rounded to 32 bits
 {noise_multiplier: 0}                  => noise_multiplier 0 trains without privacy, and canary grad
 {noise_multiplier: .nan}               => noise_multiplier: Input should be
-{noise_multiplier: ~}                  => give either noise_multiplier or target_epsilon
+{noise_multiplier: ~} | {target_epsilon: 1.0} => give either noise_multiplier or target_epsilon
 {noise_multiplier: []}                 => config: audits.steps: noise_multiplier: is an empty list
 {noise_multiplier: [2.0, 2]}           => config: audits: 'steps-sigma2' is made twice; rename or dr
 {pretraining: [{num_steps: 3}]}        => pretraining: cannot be a list; write a sweep for each valu
-{target_epsilon: 1.0}                  => give either noise_multiplier or target_epsilon
 {num_runs: 11}                         => num_runs is 11; it must be even, for two worlds, and at le
 {num_runs: 2}                          => num_runs is 2; it must be even, for two worlds, and at lea
 {record_every: 30}                     => record_every 30 does not divide num_steps
@@ -543,17 +546,14 @@ CASES = cases(
 {sampling: fixed}                      => sampling fixed needs batch_size and canary_period
 {sampling: shuffled}                   => canary gradient is not for shuffled batches: use canary wo
 {worlds: coins}                        => worlds coins needs num_slots above 1
-{looks: [9, 10]}                       => looks must be even numbers of runs that rise
-{looks: [10, 4]}                       => looks must be even numbers of runs that rise
+{looks: [9, 10]} | {looks: [10, 4]}    => looks must be even numbers of runs that rise
 {looks: [4, 8]}                        => num_runs 10 must be one of the looks
 {looks: [10], num_slots: 2}            => looks are for audits with one slot
-{significance: 0.001}
-{num_runs: 4}
+{significance: 0.001} | {num_runs: 4} | {looks: [4, 10, 20], threshold_rules: [rank_sum]}
+{threshold_rules: [combined, in_sample], allow_not_valid: true}
 {conversions: [subsampled_gaussian], delta: 0.01}
 {conversions: [subsampled_gaussian], delta: 1.2e-11}
 {conversions: [subsampled_gaussian], delta: 1.0e-12, sample_rate: 1.0}
-{threshold_rules: [combined, in_sample], allow_not_valid: true}
-{looks: [4, 10, 20], threshold_rules: [rank_sum]}
 """,
     slots="""
 {worlds: alternate}                    => worlds alternate is for num_slots 1; use coins or halves
@@ -570,8 +570,7 @@ CASES = cases(
 {threshold_rules: [steinke], conversions: [subsampled_gaussian], adjacency: zero_out} => where they
 {figures: {f: {kind: epsilon_by_runs, sweeps: [steps], num_runs: [1, 5, 10]}}}
 {figures: {f: {kind: models_trained, sweeps: [steps], num_runs: [3, 100]}}}
-{num_slots: 99, num_runs: 5}
-{num_runs: 1, threshold_rules: [mahloujifar]}
+{num_slots: 99, num_runs: 5} | {num_runs: 1, threshold_rules: [mahloujifar]}
 {num_runs: 1, threshold_rules: [combined, mahloujifar], independent: slots}
 {canary: metagradient, metagradient: {batch_size: 96}}
 {threshold_rules: [steinke], conversions: [subsampled_gaussian]}
@@ -583,9 +582,7 @@ CASES = cases(
 {batch_size: 98, num_slots: 3}         => batch_size: 98 is more than the 97 records that batches ar
 {record_every: 25}                     => canary_period must divide the steps between estimates
 {canary: worst_case, dataset: ~}       => canary worst_case has no batches: sampling must be poisson
-{batch_size: 99}
-{batch_size: 97, num_slots: 3}
-{batch_size: 100, adjacency: zero_out}
+{batch_size: 99} | {batch_size: 97, num_slots: 3} | {batch_size: 100, adjacency: zero_out}
 """,
     shuffled="""
 {batches_per_pass: ~}                  => sampling shuffled needs batches_per_pass
@@ -597,8 +594,7 @@ CASES = cases(
 {conversions: [direct, gdp]}           => conversion gdp has no curves of shuffled batches; give
 """,
     landscape="""
-{sampling: ~, batch_size: ~, sample_rate: 0.5}            => canary loss_landscape needs sampling fi
-{batch_size: ~}                        => canary loss_landscape needs sampling fixed and batch_size
+{batch_size: ~} | {sampling: ~, batch_size: ~, sample_rate: 0.5} => canary loss_landscape needs samp
 {canary_period: 1}                     => canary_period: canary loss_landscape enters the first step
 {sample_rate: 0.5}                     => sample_rate: canary loss_landscape enters the first step a
 """,
@@ -611,16 +607,14 @@ CASES = cases(
 {rank_rules: [bits, bits]}             => rank_rules: must not repeat a name
 {rank_rules: [combined]}               => rank_rules.0: unknown name, known: single, mahloujifar, st
 {figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => steps has slots that hold secrets, which
-{sample_rate: 1.0, num_copies: 3}
-{num_slots: 1, rank_rules: [single]}
+{sample_rate: 1.0, num_copies: 3} | {num_slots: 1, rank_rules: [single]}
 {figures: {f: {kind: secrets, sweeps: [steps]}}}
 """,
     target="""
 {target_epsilon: 500.1}                => target_epsilon: 500.1 is more than accountants can compute
 {num_steps: 2, delta: 0.75}            => delta 0.75 alone covers the leak, whatever the noise: the
 {sample_rate: 1.0e-6, num_steps: 5}    => in a batch with probability 5e-06; lower delta
-{num_steps: 2, delta: 0.7499}
-{target_epsilon: 500.0}
+{num_steps: 2, delta: 0.7499} | {target_epsilon: 500.0}
 {sampling: fixed, batch_size: 20, canary_period: 2, sample_rate: ~, delta: 0.99}
 {num_steps: 2, delta: 0.8, target_epsilon: ~, noise_multiplier: 1.0}
 """,
@@ -714,15 +708,14 @@ def test_config_files_that_are_wrong_name_the_line(text, message, tmp_path):
     assert message in str(caught.value)
 
 
-def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path):
+def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path, refuses):
     """Nine lines of nine aliases each would be more than 10^8 values."""
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     for level in range(1, 9):
         lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
     (tmp_path / "config.yaml").write_text("\n".join(lines))
     start = time.process_time()
-    with pytest.raises(InputError, match="line 7: stands for more than 1000000 values"):
-        read_config(tmp_path / "config.yaml")
+    refuses("line 7: stands for more than 1000000 values", read_config, tmp_path / "config.yaml")
     assert time.process_time() - start < 1
 
 
@@ -737,12 +730,11 @@ def test_a_key_may_be_shared_with_a_sweep_that_uses_it():
         assert "audits.gradient: crafting_steps: its canary, mod" in refused
 
 
-def test_resolved_configs_that_are_none_are_named(tmp_path):
+def test_resolved_configs_that_are_none_are_named(tmp_path, refuses):
     path = tmp_path / "experiment.json"
     for old, new in (('"runs_of_audit"', '"others"'), ('{"steps":"steps"}', "{}")):
         path.write_text(parsed().to_json().replace(old, new))
-        with pytest.raises(InputError, match=f"{path} is not a resolved config of this"):
-            read_experiment(path)
+        refuses(f"{path} is not a resolved config of this", read_experiment, path)
     with pytest.raises(InputError, match=r"none\.json does not exist: it is the config of the"):
         read_experiment(tmp_path / "none.json")
 
