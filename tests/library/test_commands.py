@@ -266,13 +266,13 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     text = " ".join(printed(*asked).split())
     assert "NOT a valid bound" in text
     assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
-    content = as_json("estimate", path, "--delta", "1e-5", "--one-run")
+    assert "perfect attack" in text
+    asked = ["estimate", path, "--delta", "1e-5", "--one-run"]
+    content = as_json(*asked)
     [bound] = content["bounds"]
     # What assumes independent scores is not said beside it.
     assert (content["largest_by_simultaneous_direct"], content["shown_success"]) == (None, None)
-    said = printed("estimate", path, "--delta", "1e-5", "--one-run")
-    assert "perfect attack" in text
-    assert "Without" not in said
+    assert "Without" not in printed(*asked)
     assert bound["threshold_rule"] == "mahloujifar"
     assert "slots may depend on one another in any way" in bound["assumption"]
     assert "independent" not in bound["assumption"]
@@ -297,10 +297,7 @@ JOINED, IS_FIRST = np.r_[FIRST, SECOND], np.repeat([True, False], [90, 80])
 
 
 def lira(folder: Path) -> list[str]:
-    """A model's folder as tensorflow/privacy writes it: two augmentations, more keep than scores.
-
-    The score of an earlier epoch says nothing of membership.
-    """
+    """A model's folder as tensorflow/privacy writes it; an earlier epoch says nothing."""
     order = np.random.default_rng(0).permutation(170)
     noise = np.random.default_rng(1).normal(size=170)
     scores = np.stack([JOINED + noise, JOINED - noise], 1)[order]
@@ -354,7 +351,7 @@ OTHER_TOOLS: dict[str, tuple[dict[str, Any], str]] = {
     "truth values": ({"a.csv": rows("keep", IS_FIRST)}, ""),
     "arrays of both": ({"a.npz": {"scores": JOINED, "keep": IS_FIRST}}, ""),
     "lists": ({"a.json": LISTS}, ""),
-    "lists beside others": ({"a.json": {"auc": 0.8, **LISTS, "by": {"fpr": [0]}}}, ""),
+    "lists beside others": ({"a.json": {"auc": 0.8, **LISTS, "tool": "x", "by": {"fpr": [0]}}}, ""),
     "labels": ({"a.csv": LOSSES}, OF_LOSSES),
     "holdout": ({"a.csv": IN_OR_OUT}, "--world-column=split --world0=train"),
     "objects": ({"a.json": OBJECTS}, ""),
@@ -590,11 +587,13 @@ def test_a_plan_without_anything_to_exceed_is_refused(simulated, refuses):
     text = " ".join(printed("account", *training, "--delta", "0.1").split())
     assert "nan" not in text
     assert "quote the substitute epsilon." in text
-    own = ["plan", *TRAINING, *NOISE]
-    nothing = "there is nothing to exceed: lower delta, or give"
-    refuses(nothing, printed, "plan", *training, "--delta", "0.1")
-    refuses(r"30 is not below [\d.]+, the accounted epsilon", printed, *own, "--exceed", "30")
-    refuses("num_runs is 3; it must be a whole number of a", printed, *own, "--num-runs", "3")
+    own = [*TRAINING, *NOISE]
+    for asked, message in [
+        ([*training, "--delta", "0.1"], "there is nothing to exceed: lower delta, or give"),
+        ([*own, "--exceed", "30"], r"--exceed 30 is not below [\d.]+, the accounted epsilon"),
+        ([*own, "--num-runs", "3"], "num_runs is 3; it must be a whole number of at least 4"),
+    ]:
+        refuses(message, printed, "plan", *asked)
     assert simulated == []
 
 

@@ -272,11 +272,13 @@ def test_wrong_files_of_sources_are_named(number, tmp_path, refuses):
 def test_numbers_of_files_are_those_of_the_source(tmp_path, refuses):
     archive = filled(tmp_path / "a.tgz", cifar10())
     two, three = [archive] * 2, [archive] * 3
-    refuses("cifar10 is read from files, and none is given; download it", load_source, "cifar10")
+    missing = "source cifar10 is read from files, and none is given; download it"
+    refuses(missing, load_source, "cifar10", files=[])
     refuses("give the official archive alone, or .npz files", load_source, "cifar10", files=two)
     refuses("source cifar10 is read from 2 files, not from 3", load_source, "cifar10", files=three)
-    refuses("digits is read from no files, not from 1", load_source, "digits", files=[archive])
-    refuses("mine.npz is read from 1 files; 2 are given", load_source, "mine.npz", files=two)
+    generated = "source digits is read from no files, not from 1"
+    refuses(generated, load_source, "digits", files=[archive])
+    refuses("source mine.npz is read from 1 files; 2 are given", load_source, "mine.npz", files=two)
     refuses("unknown dataset source 'digit'; did you mean 'digits'", load_source, "digit")
     refuses("none.parquet does not exist", load_source, "none.parquet")
 

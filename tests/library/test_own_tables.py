@@ -524,8 +524,8 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog, refuses):
     Path("empty").mkdir()
     refuses("empty holds no images of two classes: it must have a folder", read_source, "empty")
     refuses("absent does not exist", read_source, "absent/")
-    refuses("images in folders are classes", read_source, "photos", label_kind="numbers")
-    refuses("photos is not a table: only a", read_source, "photos", preparation="how.yaml")
+    refuses("labels of images in folders are classes", read_source, "photos", label_kind="numbers")
+    refuses("photos is not a table: only a table", read_source, "photos", preparation="how.yaml")
 
 
 @pytest.mark.parametrize(("folders", "message"), [

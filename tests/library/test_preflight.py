@@ -216,10 +216,7 @@ def test_the_command_says_so_before_it_times_or_starts_anything(tmp_path, monkey
     monkeypatch.setattr("dpcanary.audits.workflow_run._status", never)
     command = "audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 20 --cost"
     command += " --model normalised_models:build"
-    refuses(
-        "BatchNorm1d",
-        CliRunner,
-    ).invoke(app, command.split(), catch_exceptions=False)
+    refuses("BatchNorm1d", CliRunner().invoke, app, command.split(), catch_exceptions=False)
 
 
 def test_convolutions_are_those_of_cudnn_without_rounding_and_settings_come_back():
