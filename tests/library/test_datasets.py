@@ -24,7 +24,7 @@ from dpcanary.data.dataset_settings import SourceStage
 from dpcanary.data.public_datasets import purchase100_synthetic
 from dpcanary.data.record_source import KNOWN_SOURCES, Source
 from dpcanary.data.records import Records, Split
-from dpcanary.data.sources import DRAW, READ, load_records, load_source
+from dpcanary.data.sources import load_records, load_source
 from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
 
@@ -162,7 +162,6 @@ GENERATED = [name for name, known in KNOWN_SOURCES.items() if known.is_generated
 
 def test_every_source_that_is_read_has_its_forms():
     assert {form.source for form in FORMS} == KNOWN_SOURCES.keys() - GENERATED
-    assert {*READ, *DRAW} == {*KNOWN_SOURCES}
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.file)

@@ -214,6 +214,7 @@ def test_the_command_says_so_before_it_times_or_starts_anything(tmp_path, monkey
     never = Mock(side_effect=AssertionError("something was started"))
     monkeypatch.setattr("dpcanary.costs.cost_report.measured", never)
     monkeypatch.setattr("dpcanary.audits.workflow_run._status", never)
+    monkeypatch.setattr("dpcanary.audits.preflight._MOST_SECONDS", 600)  # on a busy machine, too
     command = "audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 20 --cost"
     command += " --model normalised_models:build"
     refuses("BatchNorm1d", CliRunner().invoke, app, command.split(), catch_exceptions=False)
