@@ -593,7 +593,8 @@ CASES = cases(
 {conversions: [direct, gdp]}           => conversion gdp has no curves of shuffled batches; give
 """,
     landscape="""
-{batch_size: ~} | {sampling: ~, batch_size: ~, sample_rate: 0.5} => canary loss_landscape needs samp
+{sampling: ~, batch_size: ~, sample_rate: 0.5}            => canary loss_landscape needs sampling fi
+{batch_size: ~}                        => canary loss_landscape needs sampling fixed and batch_size
 {canary_period: 1}                     => canary_period: canary loss_landscape enters the first step
 {sample_rate: 0.5}                     => sample_rate: canary loss_landscape enters the first step a
 """,

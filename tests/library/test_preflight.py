@@ -61,6 +61,7 @@ def number_of_tokens() -> nn.Module:
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"num_records": 1790}, "datasets.data: digits: class 8 has 174 records, num_records 1790"),
+    ({"num_test": 5000}, "num_test 5000 is not possible: 849 records are left"),
     ({"num_auxiliary": 1700}, "num_auxiliary 1700 is not possible: 1697 records"),
     ({"source": "cifar10", "num_records": 60_000}, "class 0 has 5000 records, num_records"),
     ({"source": "cifar10", "num_records": 50_000, "num_auxiliary": 10},
