@@ -1,6 +1,7 @@
 """What the library's tests share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -60,3 +61,15 @@ def few_distinct(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for cached in caches:
         cached.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def refuses() -> Callable[..., None]:
+    """Checks that a call is refused, with a message in which this pattern is found."""
+    from dpcanary.errors import InputError
+
+    def check(message: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        with pytest.raises(InputError, match=message):
+            call(*arguments, **options)
+
+    return check

@@ -9,7 +9,6 @@ import pytest
 
 from dpcanary.data.dataset_settings import DatasetStage
 from dpcanary.data.sources import load_records
-from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.data_files import DataFiles
 from dpcanary.experiment.products import Products
@@ -62,21 +61,17 @@ def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     assert len({*files}) == 3
 
 
-def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
+def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path, refuses):
     assert known(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
-    with pytest.raises(InputError, match=f"datasets.mine: .*mine.csv has sha256 {SHA256}"):
-        known(sha256=["0" * 64])
-    with pytest.raises(InputError, match="1 files are read, and 2 hashes are given"):
-        known(sha256=[SHA256, SHA256])
+    refuses(f"datasets.mine: .*mine.csv has sha256 {SHA256}", known, sha256=["0" * 64])
+    refuses("1 files are read, and 2 hashes are given", known, sha256=[SHA256, SHA256])
     file = tmp_path / "mine.csv"
     stage = DatasetStage(source=str(file), num_records=2, seed=0, sha256=(SHA256,))
     assert len(load_records(stage, files=[file]).training) == 4
     file.write_text(TABLE.replace("8", "9"))
-    with pytest.raises(InputError, match=r"mine.csv has sha256 .* must have"):
-        load_records(stage, files=[file])
-    known_classes = DatasetStage(source="digits", num_records=2, seed=0, label_kind="numbers")
-    with pytest.raises(InputError, match="source digits has classes; labels that are numbers"):
-        load_records(known_classes, files=[])
+    refuses(r"mine.csv has sha256 .* must have", load_records, stage, files=[file])
+    classes = DatasetStage(source="digits", num_records=2, seed=0, label_kind="numbers")
+    refuses("source digits has classes; labels that are numbers", load_records, classes, files=[])
 
 
 def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(known, tmp_path):
@@ -90,7 +85,7 @@ def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(know
     assert known(source="digits") == generated
 
 
-def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
+def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path, refuses):
     """Their hashes are settings of what is made, and what is missing is named."""
     one = experiment(source="parts/", preparation="how.yaml")
     files = DataFiles(one.settings, folder=tmp_path)
@@ -111,8 +106,7 @@ def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
     assert Products(files.with_hashes(one)).data("mine").origin == origins[-1]
     files.check()
     (tmp_path / "how.yaml").unlink()
-    with pytest.raises(InputError, match=r"datasets.mine: how.yaml does not exist"):
-        files.check()
+    refuses(r"datasets.mine: how.yaml does not exist", files.check)
     encoded = experiment(source="my/photos/", encoder="someone/vit", image_size=64)
     sources = SourceRules(Products(encoded), DataFiles(encoded.settings, folder=tmp_path))
     [features] = sources.encoded_files("mine")
@@ -124,21 +118,18 @@ def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path):
         ("haw.csv", r"datasets.mine: haw.csv does not exist, .*did you mean .*how.csv"),
         ("parts/sub.csv", "sub.csv is no file"),
     ]:
-        with pytest.raises(InputError, match=message):
-            DataFiles(experiment(source=source).settings, folder=tmp_path).check()
+        refuses(message, DataFiles(experiment(source=source).settings, folder=tmp_path).check)
 
 
 def test_the_data_folder_goes_first(tmp_path, monkeypatch):
-    for folder in ("data", "."):
+    for folder in ("data", ".", "stated"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "own.npz").write_bytes(Path(folder).name.encode())
+        (tmp_path / folder / "own.npz").touch()
     one = experiment(source="cifar10", files=["own.npz"])
     assert DataFiles(one.settings, folder=tmp_path).of("mine") == ["own.npz"]
     monkeypatch.setenv("DPCANARY_DATA", str(tmp_path / "data"))
-    files = DataFiles(one.settings, folder=tmp_path)
-    assert files.of("mine") == [str(tmp_path / "data/own.npz")]
-    (tmp_path / "stated").mkdir()
-    (tmp_path / "stated/own.npz").touch()
+    in_data = [str(tmp_path / "data/own.npz")]
+    assert DataFiles(one.settings, folder=tmp_path).of("mine") == in_data
     stated = one.settings.model_copy(update={"data_folder": str(tmp_path / "stated")})
     files = DataFiles(stated, folder=tmp_path)  # what the config says goes before the environment
     assert files.of("mine") == [str(tmp_path / "stated/own.npz")]

