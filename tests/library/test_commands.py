@@ -590,7 +590,7 @@ def test_a_plan_without_anything_to_exceed_is_refused(simulated, refuses):
     own = [*TRAINING, *NOISE]
     for asked, message in [
         ([*training, "--delta", "0.1"], "there is nothing to exceed: lower delta, or give"),
-        ([*own, "--exceed", "30"], r"--exceed 30 is not below [\d.]+, the accounted epsilon"),
+        ([*own, "--exceed", "10.3"], r"--exceed 10\.3 is not below [\d.]+, the accounted eps"),
         ([*own, "--num-runs", "3"], "num_runs is 3; it must be a whole number of at least 4"),
     ]:
         refuses(message, printed, "plan", *asked)
