@@ -135,22 +135,6 @@ def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> 
     torch.testing.assert_close(trained(training, PIXELS), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_single_precision_of_a_residual_network() -> None:
-    """ResNet-9 in miniature against automatic differentiation in double precision."""
-    torch.manual_seed(0)
-    networks = (resnet9(3, width=4).to(dtype) for dtype in (torch.float32, torch.float64))
-    tasks = (task_of(network, PHOTOS[:8], PHOTOS.labels[8:]) for network in networks)
-    options = {"batch_size": 5, "num_steps": 4, **NESTEROV}
-    single, double = (drawn(task, **options)[0] for task in tasks)
-    pixels = torch.from_numpy(PHOTOS.features[8:])
-    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
-    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
-    of_single = gradient_of(replace(single, start=double.start), pixels)
-    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
-    error = (of_single.gradient.double() - expected).norm() / expected.norm()
-    assert 0 < float(error) < 1e-3
-
-
 def test_memory_and_repetition_change_nothing() -> None:
     training, _ = drawn(task_of(net()), num_steps=12, **NESTEROV)
     pixels, start = PIXELS.float(), training.start.clone()
@@ -201,8 +185,7 @@ def test_every_epoch_has_every_record_once() -> None:
     assert not np.array_equal(batches[0].records, batches[3].records)
 
 
-LOWER = float(CANARIES.features.min())
-SHORT = {"num_steps": 12, **MOMENTUM}
+LOWER, SHORT = float(CANARIES.features.min()), {"num_steps": 12, **MOMENTUM}
 
 
 def optimised(**changes: object) -> adversaries.OptimisedCanaries:

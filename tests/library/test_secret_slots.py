@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.data.canaries import InputCanary, write_canaries
 from dpcanary.data.observations import (
     Observation,
-    Shard,
     drawn_values,
     hashes_of,
     read_shard,
@@ -71,10 +71,12 @@ def drawn(experiment: Experiment, folder: Path, cuts: Sequence[int] = ()) -> lis
     return paths
 
 
-def pooled(experiment: Experiment, paths: list[Path]) -> AuditScores:
+def pooled(
+    experiment: Experiment, paths: list[Path], *, canaries: Path | None = None
+) -> AuditScores:
     names = {"audit": "a", "canary": "secret", "score": "sum_along"}
     stage = experiment.stage(ScoringStage, audit="a")
-    return pool_scores(paths, stage, canaries=None, names=names)
+    return pool_scores(paths, stage, canaries=canaries, names=names)
 
 
 def estimated(experiment: Experiment, folder: Path) -> pd.DataFrame:
@@ -102,23 +104,20 @@ def test_values_are_uniform_and_depend_on_seed_run_and_slot_alone():
 
 def test_shards_have_the_same_runs_wherever_they_are_cut(tmp_path):
     experiment = experiment_of(num_steps=6, record_every=3, num_runs=5, num_repeats=2)
-    whole, parts = (tmp_path / name for name in ("whole", "parts"))
-    for folder in (whole, parts):
-        folder.mkdir()
-    [one] = map(read_shard, drawn(experiment, whole))
-    paths = drawn(experiment, parts, cuts=[1, 4])
-    several = [*map(read_shard, paths)]
-    assert one.observation.shape == (10, 2, 7, 5)
+    [whole] = map(read_shard, drawn(experiment, tmp_path))
+    paths = drawn(experiment, tmp_path, cuts=[1, 4])
+    parts = [*map(read_shard, paths)]
+    assert whole.observation.shape == (10, 2, 7, 5)
     for name in ("run", "world", "observation"):
-        joined = np.concatenate([getattr(part, name) for part in several])
-        np.testing.assert_array_equal(joined, getattr(one, name))
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        np.testing.assert_array_equal(joined, getattr(whole, name))
     write_scores(tmp_path / "scores.npz", pooled(experiment, paths))
     scores = read_scores(tmp_path / "scores.npz")
     assert scores.num_candidates == 5
-    ranks = naive_ranks(-one.observation.astype(np.float64), one.world[:, None])
+    ranks = naive_ranks(-whole.observation.astype(np.float64), whole.world[:, None])
     expected = ranks.reshape(2, 5, 2, 7).transpose(0, 1, 3, 2)
     np.testing.assert_array_equal(scores.scores, expected)
-    np.testing.assert_array_equal(scores.world.reshape(10, 7), one.world)
+    np.testing.assert_array_equal(scores.world.reshape(10, 7), whole.world)
 
 
 @pytest.mark.parametrize(("rate", "copies", "k"), [(1.0, 3, 4), (0.3, 1, 150)])
@@ -290,9 +289,8 @@ def test_drawn_labels_are_ranked_by_their_losses(loss, classes, tmp_path):
         "num_steps": 300, "learning_rate": 2.0, "num_slots": 8, "num_runs": 2, "num_repeats": 2,
         "loss": loss, "seed": 3,
     }  # fmt: skip
-    known = {"experiment": "e", "delta": DELTA, "rank_rules": ["bits", "mahloujifar"]}
-    datasets = {"d": {"source": "digits", "num_records": 30}}
-    experiment = parse_experiment({**known, "datasets": datasets, "audits": {"a": audit}})
+    config = {"datasets": {"d": {"source": "digits", "num_records": 30}}, "audits": {"a": audit}}
+    experiment = experiment_of({"rank_rules": ["bits", "mahloujifar"], **config})
     split, path = Split(data, data[:0], data[:3]), tmp_path / "canaries.npz"
     crafted = craft_canaries(Crafting(experiment.stage(CraftingStage, audit="a"), split, None, CPU))
     write_canaries(path, crafted)
@@ -301,9 +299,7 @@ def test_drawn_labels_are_ranked_by_their_losses(loss, classes, tmp_path):
         noise_multiplier=0.0, runs=range(4), device=CPU, inputs=hashes_of({"canaries": path}),
     )  # fmt: skip
     write_shard(tmp_path / "0.npz", shard)
-    names = {"audit": "a", "canary": "random_label", "score": "label_loss"}
-    stage = experiment.stage(ScoringStage, audit="a")
-    scores = pool_scores([tmp_path / "0.npz"], stage, canaries=path, names=names)
+    scores = pooled(experiment, [tmp_path / "0.npz"], canaries=path)
     assert scores.num_candidates == classes
     logits = torch.from_numpy(shard.observation[:, 0, :, 1].astype(float))
     losses = -torch.log_softmax(logits, -1)
@@ -323,10 +319,10 @@ def test_observations_and_scores_of_another_shape_are_refused(tmp_path):
     experiment = experiment_of()
     [path] = drawn(experiment, tmp_path)
     shard = read_shard(path)
-    wrong = Shard(**{**vars(shard), "observation": shard.observation[..., :4]})
-    write_shard(path, wrong)
-    with pytest.raises(InputError, match=r"shape \(3, 1, 7, 4\) for 3 runs, .* of 5 values"):
-        pooled(experiment, [path])
-    write_shard(path, Shard(**{**vars(shard), "world": shard.world + 1}))
-    with pytest.raises(InputError, match="its arrays do not fit together"):
-        pooled(experiment, [path])
+    for changes, message in (
+        ({"observation": shard.observation[..., :4]}, r"\(3, 1, 7, 4\) for 3 runs, .* of 5 values"),
+        ({"world": shard.world + 1}, "its arrays do not fit together"),
+    ):
+        write_shard(path, replace(shard, **changes))
+        with pytest.raises(InputError, match=message):
+            pooled(experiment, [path])
