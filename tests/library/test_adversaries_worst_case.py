@@ -41,10 +41,7 @@ def test_the_likelihood_ratio_is_that_of_the_densities(q, sigma, steps, adjacenc
     expected = logsumexp(logs + tilts, axis=1)
     if adjacency is Adjacency.SUBSTITUTE:
         expected = expected - logsumexp(logs - tilts, axis=1)
-        np.testing.assert_allclose(ratios, -ratios[::-1], rtol=1e-9, atol=1e-9)  # odd
     np.testing.assert_allclose(ratios[some], expected, rtol=1e-12, atol=1e-12)
-    if sigma > 0.1:  # else it is flat between the counts
-        assert (np.diff(ratios[::60]) > 0).all()
     grid = log_likelihood_ratio(sums[:400].reshape(4, 100), **known, adjacency=adjacency)
     assert np.array_equal(grid, ratios[:400].reshape(4, 100))
     monkeypatch.setattr("dpcanary.adversaries.worst_case._BLOCK", 7 * (steps + 1))

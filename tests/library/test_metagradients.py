@@ -55,11 +55,9 @@ def records(count: int, *, seed: int) -> Records:
 
 DATA, CANARIES = records(80, seed=0), records(16, seed=1)
 PIXELS = torch.from_numpy(CANARIES.features).double()
-SCALES = np.array([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
-PHOTOS = Records(
-    (np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2) * SCALES).astype(np.float32),
-    np.arange(12) % 3,
-)
+SCALES = np.float32([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
+NOISE = np.random.default_rng(0).standard_normal((12, 3, 32, 32), np.float32)
+PHOTOS = Records(NOISE.clip(-2, 2) * SCALES, np.arange(12) % 3)
 
 
 def task_of(module: nn.Module | None = None, records=DATA, labels=CANARIES.labels) -> Task:
@@ -85,6 +83,12 @@ def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object):
     return reverse.metagradient(**known | changes)
 
 
+def joined(task: Task, canaries: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features and labels of a batch."""
+    features = torch.cat([task.features[batch.records], canaries[batch.canaries]])
+    return features, torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
+
+
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
     """Equation 3 of the paper, by automatic differentiation of the whole training."""
     task, descent = training.task, training.descent
@@ -96,9 +100,7 @@ def unrolled(training: Training, pixels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
     def mean_loss(parameters: dict[str, Tensor], canaries: Tensor, batch: Batch) -> Tensor:
-        features = torch.cat([task.features[batch.records], canaries[batch.canaries]])
-        labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
-        return losses(parameters, features, labels).mean()
+        return losses(parameters, *joined(task, canaries, batch)).mean()
 
     def outcome(canaries: Tensor) -> Tensor:
         weights = task.named(training.start)
@@ -127,8 +129,7 @@ def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> 
     for rate, batch in zip(training.descent.learning_rates, training.batches, strict=True):
         sgd.param_groups[0]["lr"] = rate
         sgd.zero_grad()
-        features = torch.cat([task.features[batch.records], PIXELS[batch.canaries]])
-        labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
+        features, labels = joined(task, PIXELS, batch)
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
     expected = torch.from_numpy(start_of(module))

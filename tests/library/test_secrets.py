@@ -151,9 +151,8 @@ def test_columns_of_tables_hold_the_secrets_in_their_rows():
     frame = pd.DataFrame({"age": range(10), "code": [0] * 10}, index=range(100, 110))
     filled = secrets.insert_into_table(frame, "code", as_type=int)
     rows, codes = secrets.rows(10), [int(value) for value in secrets.values]
-    assert len({*rows.tolist()}) == 4
     assert filled["code"].iloc[rows].tolist() == codes
-    assert (filled["code"].drop(filled.index[rows]) == 0).all()
+    assert (filled["code"].drop(filled.index[rows]) == 0).sum() == 6
     assert (frame["code"] == 0).all()
     assert (filled["age"] == frame["age"]).all()
     whole = secrets.insert_into_table(frame.head(4), "new")
@@ -249,8 +248,8 @@ def test_the_command_draws_and_inserts(tmp_path):
     path, text, table = (tmp_path / name for name in ("secrets.json", "train.txt", "train.csv"))
     answer = json.loads(command("draw", path, "--digits", 5, "--template", TEMPLATE, "--json"))
     secrets = Secrets.read(path, digest=answer["digest"])
-    counts = [answer[name] for name in ("num_secrets", "values", "num_candidates")]
-    assert counts == [100, 10**5, 10**4]
+    counts = {"num_secrets": 100, "values": 10**5, "num_candidates": 10**4}
+    assert answer.items() >= counts.items()
     text.write_text("one\ntwo\n")
     command("insert", path, text, tmp_path / "out.txt", "--copies", 2)
     lines = (tmp_path / "out.txt").read_text().splitlines()
