@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from by_hand import CPU, crafting_for, experiment_of, start_of
+from by_hand import CPU, Floats, cosine, crafting_for, experiment_of, start_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -247,45 +247,36 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
     assert np.abs(np.bincount(halves, minlength=16) - 100).max() < 4.5 * np.sqrt(200 / 4)
 
 
-def smoothness(training: Training, direction: Tensor, step_size: float, **changes: object):
+def smoothness(training: Training, direction: Tensor, step_size: float) -> reverse.Smoothness:
     objective = loss_gap_objective(training.task, inserted_in(training))
-    known = {"training": training, "pixels": PIXELS, "objective": objective} | changes
+    known = {"training": training, "pixels": PIXELS, "objective": objective}
     return reverse.metasmoothness(direction=direction, step_size=step_size, **known)
 
 
-def test_training_is_smooth_at_small_steps() -> None:
-    """Along random signs, against the agreement of parameters, computed plainly."""
+@pytest.mark.parametrize(("step", "is_smooth"), [(1e-4, True), (0.5, False)])
+def test_smoothness_is_as_it_is_defined_and_near_1_at_small_steps(step, is_smooth) -> None:
+    """Along random signs, from two metagradients and three trainings."""
     training, _ = drawn(**MOMENTUM)
     direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], PIXELS.shape))
+    shifted = [PIXELS + count * step * direction for count in range(3)]
+    here, there = (gradient_of(training, pixels) for pixels in shifted[:2])
+    z0, z1, z2 = (trained(training, pixels).numpy() for pixels in shifted)
+    at_here, at_there = (result.gradient.numpy().ravel() for result in (here, there))
 
-    def at(step: float) -> reverse.Smoothness:
-        z0, z1, z2 = (trained(training, PIXELS + k * step * direction).numpy() for k in range(3))
-        signs = np.sign(z1 - z0) * np.sign(z2 - z1)
-        own = smoothness(training, direction, step)
-        agreement = np.average(signs, weights=np.abs(z2 - z0))
-        assert own.parameter_signs == pytest.approx(agreement, abs=1e-9)
-        return own
+    def agreement(one: Floats, other: Floats, weights: Floats) -> float:
+        return float(np.average(np.sign(one) * np.sign(other), weights=np.abs(weights)))
 
-    small, large = at(1e-4), at(0.5)
-    assert small.gradient_cosine > max(0.9999, large.gradient_cosine)
-    assert small.gradient_signs > max(0.999, large.gradient_signs / 0.99)
-    assert small.parameter_signs > max(0.99, large.parameter_signs)
-    assert small.predicted_change == pytest.approx(small.change, rel=1e-2)
-
-
-def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
-    """The objective is the sum of squares of pixels, whatever was trained."""
-    pixels, direction = torch.ones(16, *SHAPE), torch.zeros(16, *SHAPE)
-    direction[:4] = -1.0
-    training, _ = drawn(TASK, num_steps=2)
-    known = {"pixels": pixels, "objective": lambda parameters, pixels: pixels.square().sum()}
-    quadratic = smoothness(training, direction, 3.0, **known)
-    # Derivatives are 2 everywhere, and at the second place -4 for a quarter of the canaries.
-    expected = (0.75 * 2 - 0.25 * 4) / np.sqrt(0.75 * 4 + 4)
-    assert quadratic.gradient_cosine == pytest.approx(expected)
-    assert quadratic.gradient_signs == pytest.approx(0.5)
-    assert quadratic.predicted_change == pytest.approx(-3.0 * 2 * 4 * 36)
-    assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
+    own = smoothness(training, direction, step)
+    expected = reverse.Smoothness(
+        gradient_cosine=cosine(at_here, at_there),
+        gradient_signs=agreement(at_here, at_there, at_here),
+        parameter_signs=agreement(z1 - z0, z2 - z1, z2 - z0),
+        predicted_change=step * float(at_here @ direction.numpy().ravel()),
+        change=there.value - here.value,
+    )
+    assert vars(own) == pytest.approx(vars(expected), rel=1e-9)
+    assert (min(own.gradient_cosine, own.gradient_signs, own.parameter_signs) > 0.99) == is_smooth
+    assert (own.predicted_change == pytest.approx(own.change, rel=1e-2)) == is_smooth
 
 
 OPTIMISE = adversary("metagradient").optimise
