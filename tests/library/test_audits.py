@@ -58,8 +58,12 @@ def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected
     assert config["datasets"]["data"]["label_column"] == "kind"
 
 
+def config_with(**keys: object) -> dict:
+    return config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS | keys)
+
+
 def test_a_written_config_is_one_that_can_be_read(tmp_path):
-    config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
+    config = config_with()
     write_config(tmp_path / "new/audit.yaml", config, by="a test")
     read = read_config(tmp_path / "new/audit.yaml")
     assert not write_config(tmp_path / "new/audit.yaml", config, by="another")
@@ -73,8 +77,7 @@ def test_a_written_config_is_one_that_can_be_read(tmp_path):
 
 @pytest.mark.parametrize("num_runs", [1, 40])
 def test_many_canaries_in_a_model_get_a_rule_that_needs_no_independence(num_runs):
-    keys = {**KEYS, "canary": "gradient", "num_slots": 20, "num_runs": num_runs}
-    config = config_of(DIGITS, name="mine", shared=SHARED, keys=keys)
+    config = config_with(canary="gradient", num_slots=20, num_runs=num_runs)
     assert config.get("threshold_rules") == ["mahloujifar"]
 
 
@@ -91,13 +94,9 @@ def test_sources_and_numbers_that_cannot_be_audited_here_are_named():
 
 def test_arrays_are_written_once(tmp_path):
     features, labels = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
-    path, before = tmp_path / "arrays.npz", 0
-    for arrays, is_new in [
-        ((features, labels), True),
-        ((features, labels), False),
-        ((features + 1, labels), True),
-        ((features + 1, labels[::-1]), True),
-    ]:
+    path, before, changed = tmp_path / "arrays.npz", 0, (features + 1, labels)
+    every = [(features, labels), (features, labels), changed, (features + 1, labels[::-1])]
+    for arrays, is_new in zip(every, (True, False, True, True), strict=True):
         write_source(path, source_of_arrays(*arrays))
         assert (path.stat().st_mtime_ns != before) == is_new
         before = path.stat().st_mtime_ns
@@ -111,25 +110,23 @@ def test_arrays_are_written_once(tmp_path):
 
 
 def test_a_preparation_of_another_run_is_not_replaced(tmp_path):
-    config = config_of(DIGITS, name="mine", shared=SHARED, keys={**KEYS, "canary": "gradient"})
     path = tmp_path / "results/mine/preparation.yaml"
     path.parent.mkdir(parents=True)
     path.write_text("theirs")
     with pytest.raises(InputError, match=r"preparation\.yaml was written meanwhile; run again"):
-        run_audit(config, root=tmp_path, by="a test", preparation="mine", targets=["any"])
+        run_audit(config_with(), root=tmp_path, by="a test", preparation="mine", targets=["any"])
     assert path.read_text() == "theirs"
 
 
 @pytest.mark.parametrize("result", [None, "summary.tsv", "shards/audit-gradient/00000.npz"])
 def test_another_config_is_noted_where_it_replaces_results(tmp_path, monkeypatch, capsys, result):
     monkeypatch.setattr("dpcanary.audits.own_audit.run_snakemake", Mock())
-    config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
-    run_audit(config, root=tmp_path, by="a test")
+    run_audit(config_with(), root=tmp_path, by="a test")
     if result is not None:
         path = tmp_path / "results/mine" / result
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    run_audit({**config, "seed": 3}, root=tmp_path, by="a test")
+    run_audit({**config_with(), "seed": 3}, root=tmp_path, by="a test")
     noted = "note: mine had another config" in capsys.readouterr().err
     assert noted is (result is not None)
 
@@ -152,15 +149,6 @@ def test_a_folder_of_images_is_told_all_its_options_at_once(begun, mode, way):
         assert "Ahead: " in audited(*way.split()[-4:], features="photos")
 
 
-def test_a_missing_column_of_labels_names_its_option(begun):
-    Path("t.csv").write_text("a,b\n1,2\n")
-    done = CliRunner().invoke(
-        app, ["audit", "--features", "t.csv", "--delta", "1e-5", "--num-steps", "5"]
-    )
-    assert "must have one column 'label'" in str(done.exception)
-    assert "(the option --label-column)" in str(done.exception)
-
-
 def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
     arrays = (np.zeros((9, 2)), [0, 1, 2] * 3)
     for data, keys, message in [
@@ -178,9 +166,8 @@ def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
 
 
 def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
-    config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
     path, lock = tmp_path / "results/mine/audit.yaml", tmp_path / "results/mine/.lock"
-    write_config(path, config, by="a test")
+    write_config(path, config_with(), by="a test")
     with locked(tmp_path / "results/mine"):
         with pytest.raises(InputError, match=rf"another run \(process {os.getpid()}\) works on"):
             run_config(path, folder=tmp_path)
@@ -262,12 +249,11 @@ def test_what_an_audit_takes_is_said_before_it_starts(begun):
     """2,000 models of 5 s on two cores: 83 minutes, and some seconds for all else."""
     said = audited("--cores", "2")
     [config] = begun
-    ahead = r"Ahead: (\d+) jobs and 2,000 models: about ([\d.]+) h with"
+    ahead = r"Ahead: (\d+) jobs and 2,000 models: about ([\d.]+) h with 2 cores, if nothing else"
     jobs, hours = re.search(ahead, said).groups()
     listed = JobList(parse_experiment(config), folder=None, device="cpu").table
     assert int(jobs) == listed["jobs"].sum()
     assert float(hours) == pytest.approx(2000 * 5 / 2 / 3600, rel=0.12)
-    assert "with 2 cores, if nothing else runs" in said
     assert "--quick trains 100 models" in said
     assert config["experiment"] == "digits"
     # One that has trained models goes on without a word.
@@ -287,9 +273,8 @@ def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     minutes = re.search(r"100 models: about ([\d.]+) min", said)[1]
     assert float(minutes) == pytest.approx(100 * 5 / 2 / 60, abs=1.0)
     # As `dpcanary estimate` of scores that never err.
-    scores = {"world0_scores": np.full(50, 1.0), "world1_scores": np.full(50, 0.0)}
     known = {"delta": 1e-5, "significance": 0.1, "threshold_rule": "combined"}
-    bound = estimate_epsilon(**scores, **known)
+    bound = estimate_epsilon(world0_scores=np.ones(50), world1_scores=np.zeros(50), **known)
     shown = r"show an epsilon of ([\d.]+) at delta 1e-05.*rule combined, .* gdp, significance 0\.1"
     assert float(re.search(shown, said)[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
     assert "--quick" not in said

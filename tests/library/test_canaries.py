@@ -16,7 +16,7 @@ from dpcanary.errors import InputError
 
 DRAWS = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
 IMAGES = np.random.default_rng(1).normal(size=(3, 3, 4, 5)).astype(np.float32)
-NUMBERS = np.arange(3)
+NUMBERS, DOUBLES = np.arange(3), [0.1, 0.2, 0.3]
 INPUTS = [InputCanary(DRAWS[k], k + 1, 40 - k) for k in range(3)]
 DIRECTIONS = [DirectionCanary(DRAWS[k], 9 * k) for k in range(3)]
 CANARIES = {
@@ -43,22 +43,23 @@ def test_canaries_return_from_their_file(canaries, num_slots, tmp_path):
     assert read.target_labels == written.target_labels
     for canary, other in zip(read.canaries, written.canaries, strict=True):
         assert type(canary) is type(other)
-        for name, value in vars(other).items():
-            assert type(getattr(canary, name)) is type(value)
-            np.testing.assert_array_equal(getattr(canary, name), value)
-            assert np.asarray(getattr(canary, name)).dtype == np.asarray(value).dtype
+        np.testing.assert_equal(vars(canary), vars(other))
+        for own, value in zip(vars(canary).values(), vars(other).values(), strict=True):
+            assert type(own) is type(value)
+            assert np.asarray(own).dtype == np.asarray(value).dtype
 
 
-def test_files_hold_single_precision_and_plain_integers(tmp_path):
+@pytest.mark.parametrize(
+    "canary", [InputCanary(DOUBLES, 1, np.int64(3)), DirectionCanary(np.array(DOUBLES), 3)]
+)
+def test_files_hold_single_precision_and_plain_integers(canary, tmp_path):
     """Whatever the numbers in memory are."""
-    values = [0.1, 0.2, 0.3]
-    for canary in (InputCanary(values, 1, np.int64(3)), DirectionCanary(np.array(values), 3)):
-        write_canaries(tmp_path / "canaries.npz", CanarySet((canary,), (np.int32(2),)))
-        canaries = read_canaries(tmp_path / "canaries.npz")
-        array, *numbers = vars(canaries.canaries[0]).values()
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(array, np.float32(values))
-        assert {type(number) for number in (*numbers, *canaries.target_labels)} == {int}
+    write_canaries(tmp_path / "canaries.npz", CanarySet((canary,), (np.int32(2),)))
+    canaries = read_canaries(tmp_path / "canaries.npz")
+    array, *numbers = vars(canaries.canaries[0]).values()
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, np.float32(DOUBLES))
+    assert {type(number) for number in (*numbers, *canaries.target_labels)} == {int}
 
 
 def test_only_input_canaries_have_labels():

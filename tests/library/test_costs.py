@@ -73,8 +73,7 @@ def table_of(of: Experiment, *, shape: Shape = DIGITS, device: str = "cpu") -> p
 
 
 def rows_of(rule: str, of: Experiment, **options: Any) -> list[dict[str, Any]]:
-    table = table_of(of, **options)
-    return table[table["rule"] == rule].to_dict("records")
+    return table_of(of, **options).query("rule == @rule").to_dict("records")
 
 
 def parts_of(split: Split) -> Shape:
@@ -82,31 +81,26 @@ def parts_of(split: Split) -> Shape:
     return Shape(*map(len, parts), split.private.features.shape[1:], split.num_classes)
 
 
-SPLITS = [
-    {"source": "digits", "max_records": 900, "num_auxiliary": 200},
-    {"source": "digits", "num_auxiliary": 200, "num_test": 50},
-    {"source": "purchase100_synthetic", "max_records": 2000},
-    {"source": "arrays.npz"},
-    {"source": "arrays-with-test.npz", "num_test": 10},
-    {"source": "table.parquet", "max_records": 50},
-]
-
-
-def test_shapes_are_those_of_the_real_split(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("source", "counts"), [
+    ("digits", {"max_records": 900, "num_auxiliary": 200}),
+    ("digits", {"num_auxiliary": 200, "num_test": 50}),
+    ("purchase100_synthetic", {"max_records": 2000}),
+    ("arrays.npz", {}), ("with-test.npz", {"num_test": 10}), ("table.parquet", {"max_records": 50}),
+])  # fmt: skip
+def test_shapes_are_those_of_the_real_split(source, counts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rng, labels = np.random.default_rng(0), np.arange(60) % 3
-    arrays = {"features": rng.random((60, 3, 4, 4)), "labels": labels}
-    np.savez("arrays.npz", **arrays)
-    test = {"test_features": arrays["features"][:30], "test_labels": labels[:30]}
-    np.savez("arrays-with-test.npz", **arrays, **test)
-    table = pd.DataFrame(rng.random((60, 5)), columns=list("abcde")).assign(label=labels)
+    features, labels = np.random.default_rng(0).random((60, 3, 4, 4)), np.arange(60) % 3
+    np.savez("arrays.npz", features=features, labels=labels)
+    test = {"test_features": features[:30], "test_labels": labels[:30]}
+    np.savez("with-test.npz", features=features, labels=labels, **test)
+    table = pd.DataFrame(features[:, 0, 0], columns=[*"abcd"]).assign(label=labels)
     table.set_index(pd.Index(range(7, 67), name="number")).to_parquet("table.parquet")
-    for changes in SPLITS:
-        of = Dataset(num_records=30, balanced=False, **changes)
-        source = load_source(of.source, max_records=of.max_records, num_test=of.num_test)
-        counts = {"num_auxiliary": of.num_auxiliary, "num_test": of.num_test}
-        split = split_records(source, num_records=30, seed=0, balanced=False, **counts)
-        assert shape_of(of, folder=None) == parts_of(split), changes
+    dataset = Dataset(source=source, num_records=30, balanced=False, **counts)
+    parts = {"num_test": dataset.num_test}
+    records = load_source(source, max_records=dataset.max_records, **parts)
+    parts["num_auxiliary"] = dataset.num_auxiliary
+    split = split_records(records, num_records=30, seed=0, balanced=False, **parts)
+    assert shape_of(dataset, folder=None) == parts_of(split)
 
 
 def test_probes_have_ids_and_numbers_where_the_dataset_has_them(tmp_path):
@@ -134,9 +128,8 @@ def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
         dataset = Dataset(source="cifar10", encoder=encoder, num_records=500)
         shape = shape_of(dataset, folder=tmp_path)
         assert (shape, shape.num_source) == (Shape(500, 49_500, 10_000, (size,), 10), 60_000)
-    for source, message in (("none.npz", "does not exist"), ("sst2", "needs an encoder")):
-        with pytest.raises(InputError, match=message):
-            shape_of(Dataset(source=source, num_records=5), folder=None)
+    with pytest.raises(InputError, match="needs an encoder"):
+        shape_of(Dataset(source="sst2", num_records=5), folder=None)
 
 
 def assert_size(path: Path, rule: str, of: Experiment) -> None:
@@ -145,20 +138,16 @@ def assert_size(path: Path, rule: str, of: Experiment) -> None:
 
 
 def trained_shard(of: Experiment, runs: int) -> Shard:
-    stage = of.stage(TrainingStage, audit="a")
+    stage, slots = of.stage(TrainingStage, audit="a"), range(of.audits["a"].num_slots)
     private, test = random_records(DIGITS, 100), random_records(DIGITS, 5)
-    canaries = [
-        GradientCanary(slot, slot)
-        if stage.observe.is_of_gradients
-        else InputCanary(private.features[slot], 0, slot)
-        for slot in range(of.audits["a"].num_slots)
-    ]
+    canaries: list[Any] = [GradientCanary(slot, slot) for slot in slots]
+    if not stage.observe.is_of_gradients:
+        canaries = [InputCanary(private.features[slot], 0, slot) for slot in slots]
     data, inputs = Split(private, private[:0], test), {"data": "0" * 64, "canaries": "0" * 64}
     options = {"noise_multiplier": 2.0, "runs": range(runs), "inputs": inputs, "device": CPU}
     return train_shard(stage, data=data, canaries=canaries, **options)
 
 
-REPEATED = ("run", "world", "observation", "test_accuracy")
 OBSERVED = {  # by what is observed, the first adversary of the catalogue and its score
     (score.observes, num_slots): (entry, score.name)
     for entry in reversed(adversaries().values())
@@ -177,9 +166,9 @@ def test_sizes_of_shards_are_those_of_real_files(observed, num_slots, tmp_path):
     audit |= {"initialisation": "per_run"} if entry.is_trained else {"dataset": None}
     of = experiment(a=audit)
     if entry.is_trained:  # a few models that are repeated
-        few = trained_shard(of, 4)
-        varied = {name: getattr(few, name) for name in REPEATED}
-        sized = {name: np.resize(own, (runs, *own.shape[1:])) for name, own in varied.items()}
+        few, repeated = trained_shard(of, 4), ("run", "world", "observation", "test_accuracy")
+        arrays = {name: getattr(few, name) for name in repeated}
+        sized = {name: np.resize(own, (runs, *own.shape[1:])) for name, own in arrays.items()}
         shard = replace(few, **sized)
     else:
         shard = draw_shard(Drawing(of.stage(DrawingStage, audit="a"), 2.0, range(runs)))
@@ -194,9 +183,10 @@ def test_sizes_of_datasets_and_scores_are_those_of_real_files(tmp_path):
     assert row["disk"] == pytest.approx((tmp_path / "d.npz").stat().st_size, rel=0.02)
     for slots in (1, 4):
         of = experiment(a={"num_runs": 2000, "num_repeats": 5, "num_slots": slots})
-        worlds, accuracy = np.zeros((5, 2000, slots), np.uint8), np.zeros((5, 2000), np.float32)
-        known = {}, np.array([10, 20]), np.zeros((5, 2000, slots, 2))
-        write_scores(tmp_path / "s.npz", AuditScores(*known, worlds, accuracy))
+        scores, accuracy = np.zeros((5, 2000, slots, 2)), np.zeros((5, 2000), np.float32)
+        worlds = scores[..., 0].astype(np.uint8)
+        of_steps = AuditScores({}, np.array([10, 20]), scores, worlds, accuracy)
+        write_scores(tmp_path / "s.npz", of_steps)
         assert_size(tmp_path / "s.npz", "score_runs", of)
 
 
@@ -210,20 +200,20 @@ def test_audits_that_share_runs_make_them_once(monkeypatch):
     assert expected.items() <= counts.sum().to_dict().items()
 
 
-def test_units_of_jobs_are_proportional_to_runs_steps_and_candidates():
-    for rule, changes, units in (
-        ("train_reference", {}, (1, 20)),
-        ("train_shard", {"num_runs": 80}, (5, 240, 4800)),
-        ("train_shard", {"num_steps": 40}, (3, 120, 4800)),
-        ("craft_canaries", {}, (1, 20)),
-        ("craft_canaries", {"canary": "crafted_input", "crafting_steps": 70}, (1, 70)),
-        ("craft_canaries", {"canary": "mislabeled"}, (1, 10)),
-        ("craft_canaries", {"canary": "natural"}, (1, 848)),
-    ):
-        [row] = rows_of(rule, experiment(a=changes))
-        assert row["units"] == units, changes
-        counts = (row["jobs"], row["models"], row["model-steps"])
-        assert counts == (units if rule == "train_shard" else (1, 0, 0))
+@pytest.mark.parametrize(("rule", "changes", "units"), [
+    ("train_reference", {}, (1, 20)),
+    ("train_shard", {"num_runs": 80}, (5, 240, 4800)),
+    ("train_shard", {"num_steps": 40}, (3, 120, 4800)),
+    ("craft_canaries", {}, (1, 20)),
+    ("craft_canaries", {"canary": "crafted_input", "crafting_steps": 70}, (1, 70)),
+    ("craft_canaries", {"canary": "mislabeled"}, (1, 10)),
+    ("craft_canaries", {"canary": "natural"}, (1, 848)),
+])  # fmt: skip
+def test_units_of_jobs_are_proportional_to_runs_steps_and_candidates(rule, changes, units):
+    [row] = rows_of(rule, experiment(a=changes))
+    assert row["units"] == units
+    counts = (row["jobs"], row["models"], row["model-steps"])
+    assert counts == (units if rule == "train_shard" else (1, 0, 0))
 
 
 def seconds_of(rule: str, *, figures: Any = None, settings: Any = None, **changes: Any) -> float:
@@ -240,26 +230,27 @@ def test_seconds_of_other_jobs_are_proportional_to_their_work():
         start = seconds_of(rule, **many | {"num_runs": 4, "record_every": 20})
         once = seconds_of(rule, **many) - start
         assert once > 0
-        for twice in ({"num_runs": 2 * 10**6}, {"record_every": 5}, {"num_repeats": 2}):
-            more = seconds_of(rule, **many | twice) - start
-            assert more == pytest.approx(2 * once, rel=1e-4), twice
-        more = seconds_of(rule, settings=several, **many) - start
-        assert more == pytest.approx(once * (4 if rule == "estimate" else 1), rel=1e-4)
+        for changes, times in (
+            ({"num_runs": 2 * 10**6}, 2),
+            ({"record_every": 5}, 2),
+            ({"num_repeats": 2}, 2),
+            ({"settings": several}, 4 if rule == "estimate" else 1),
+        ):
+            more = seconds_of(rule, **many | changes) - start
+            assert more == pytest.approx(times * once, rel=1e-4), changes
     thrice, once = (seconds_of("draw_shard", num_repeats=count) for count in (3, 1))
     assert thrice == pytest.approx(3 * once)
     target = {"target_epsilon": 1.0, "noise_multiplier": None}
     assert seconds_of("calibrate_noise", **target) > seconds_of("calibrate_noise")
 
-    one, two, four = (
-        seconds_of("compare_adjacencies", figures={"f": {"kind": "adjacency_ratio", **grid}})
-        for grid in (
-            {"sample_rates": [0.5], "noise_multipliers": [1.0], "num_steps": [10]},
-            {"sample_rates": [0.5, 1.0], "noise_multipliers": [1.0], "num_steps": [10]},
-            {"sample_rates": [0.5], "noise_multipliers": [1.0, 2.0], "num_steps": [10, 20]},
-        )
-    )
+    def compared(rates: list[float], noises: list[float], steps: list[int]) -> float:
+        grid = {"sample_rates": rates, "noise_multipliers": noises, "num_steps": steps}
+        figures = {"f": {"kind": "adjacency_ratio", **grid}}
+        return seconds_of("compare_adjacencies", figures=figures)
+
+    one, two = (compared(rates, [1.0], [10]) for rates in ([0.5], [0.5, 1.0]))
     assert one < two
-    assert four == pytest.approx(one + 3 * (two - one))
+    assert compared([0.5], [1.0, 2.0], [10, 20]) == pytest.approx(one + 3 * (two - one))
 
 
 def test_audits_that_take_the_same_time_share_a_probe():
@@ -270,9 +261,8 @@ def test_audits_that_take_the_same_time_share_a_probe():
         timed = {row["probe"] for row in rows_of("train_shard", experiment(a={key: values}))}
         assert len(timed) == (2 if key in other else 1), key
     of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
-    shape = shape_of(of.settings.datasets["cifar10"], folder=None)
     assert len(of.audits) > 100
-    assert table_of(of, shape=shape)["probe"].nunique() <= 10
+    assert JobList(of, folder=None, device="cpu").table["probe"].nunique() <= 10
 
 
 OF_PERIODS = {"sampling": "fixed", "sample_rate": None, "batch_size": 16, "canary_period": 2}
@@ -290,13 +280,13 @@ def test_convolutions_are_timed_on_smaller_batches():
         assert (linear.factor, linear.shape.num_records) == (1, 80)
 
 
-def fake_probe(work: Callable[[Probe], Seconds], **options: Any) -> Probe:
-    stage = experiment(a={}).stage(TrainingStage, audit="a")
-    return replace(Probe(work, stage, DIGITS, factor=1.0, device="cpu"), **options)
-
-
 def one_second(probe: Probe) -> Seconds:
     return (1.0,)
+
+
+def fake_probe(work: Callable[[Probe], Seconds] = one_second, **options: Any) -> Probe:
+    stage = experiment(a={}).stage(TrainingStage, audit="a")
+    return replace(Probe(work, stage, DIGITS, factor=1.0, device="cpu"), **options)
 
 
 TIMES = st.floats(0, 2) | st.sampled_from([0.0, 1e-6, 0.002])
@@ -305,7 +295,7 @@ TIMES = st.floats(0, 2) | st.sampled_from([0.0, 1e-6, 0.002])
 @given(once=TIMES, each=st.floats(1e-6, 2), loading=st.floats(0, 5), factor=st.floats(1, 9))
 @settings(max_examples=50)
 def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor):
-    probe, now, calls = fake_probe(one_second, factor=factor), 0.0, 0
+    probe, now, calls = fake_probe(factor=factor), 0.0, 0
 
     def task(units: int) -> None:
         nonlocal now, calls
@@ -334,9 +324,9 @@ def test_seconds_of_training_against_a_made_up_clock(job, model, step, factor, n
     assert seconds == pytest.approx(expected, rel=1e-3, abs=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("device", "asked", "workers"), [("cpu", 3, 3), ("cpu", 99, 8), ("cuda", 3, 1)]
-)
+@pytest.mark.parametrize(("device", "asked", "workers"), [
+    ("cpu", 3, 3), ("cpu", 99, 8), ("cuda", 3, 1),
+])  # fmt: skip
 def test_equal_probes_are_measured_once(device, asked, workers, monkeypatch):
     """As many at once as jobs, and one on a GPU; each in a process with one thread."""
 
@@ -366,7 +356,7 @@ def test_an_interruption_ends_the_processes_that_measure():
     def interrupt(count: int) -> None:
         raise KeyboardInterrupt
 
-    start, probes_of_both = time.monotonic(), [fake_probe(one_second), fake_probe(ten_minutes)]
+    start, probes_of_both = time.monotonic(), [fake_probe(), fake_probe(ten_minutes)]
     with pytest.raises(KeyboardInterrupt):
         measured(probes_of_both, num_workers=2, on_progress=interrupt)
     assert time.monotonic() - start < 300
@@ -382,25 +372,18 @@ def test_work_is_timed_to_within_a_factor(rule):
     data = Split(*(random_records(DIGITS, count) for count in (100, 848, 848)))
     reference = Reference(np.zeros(650, np.float32), np.arange(100.0))
     crafting = Crafting(of.stage(CraftingStage, audit="a"), data, reference, CPU)
-    work = (
-        partial(trained_shard, of, 64)
-        if rule == "train_shard"
-        else partial(craft_canaries, crafting)
-    )
-    seconds = min(timeit.repeat(work, timer=time.process_time, repeat=2, number=1))
+    works = {"train_shard": partial(trained_shard, of, 64)}
+    works["craft_canaries"] = partial(craft_canaries, crafting)
+    seconds = min(timeit.repeat(works[rule], timer=time.process_time, repeat=2, number=1))
     assert seconds / 3 < estimated < 3 * seconds
 
 
-ADAM = {"model": "mlp", "hidden_sizes": [8], "optimizer": "adam"}
-TIMED = [
-    (["gradient", "crafted_input"], ADAM),
+@pytest.mark.parametrize(("canaries", "changes"), [
+    (["gradient", "crafted_input"], {"model": "mlp", "hidden_sizes": [8], "optimizer": "adam"}),
     (["mislabeled", "natural"], OF_PERIODS),
     (["gradient", "natural"], {"num_slots": 3}),
     pytest.param(["mislabeled"], {"model": "convnet"}, marks=pytest.mark.long),
-]
-
-
-@pytest.mark.parametrize(("canaries", "changes"), TIMED)
+])  # fmt: skip
 def test_every_kind_of_training_and_crafting_is_timed(canaries, changes, monkeypatch):
     monkeypatch.setattr(probes, "BUDGET", 0.05)  # with less, noise could hide the time of a step
     images = {"num_records": 80, "num_auxiliary": 4, "num_test": 4, "features": (3, 32, 32)}
@@ -419,13 +402,12 @@ def test_every_kind_of_training_and_crafting_is_timed(canaries, changes, monkeyp
             assert seconds[-1] > 0, row["rule"]
 
 
-def row_of(rule: str, seconds: float, *, jobs: int = 1, **more: Any) -> dict[str, Any]:
+def row_of(rule: str, seconds: float, *, jobs=1, device="cpu", **more: Any) -> dict[str, Any]:
     """Jobs of a rule that take some seconds each, half of which a probe measures."""
-    probe = fake_probe(one_second, device=more.pop("device", "cpu"))
     half = jobs * seconds / 2
-    counts = {"jobs": jobs, "models": 0, "model-steps": 0, "seconds": half, "disk": 1_000_000}
-    of = {"sweep": "(shared)", "audits": None, "rule": rule}
-    return of | counts | {"probe": probe, "units": (half, 7, 5)} | more
+    measured_half = {"probe": fake_probe(device=device), "units": (half, 7, 5), "seconds": half}
+    counts = {"jobs": jobs, "models": 0, "model-steps": 0, "disk": 1_000_000}
+    return {"sweep": "(shared)", "audits": None, "rule": rule} | counts | measured_half | more
 
 
 def as_if_measured(probes: Any, *, num_workers: int, on_progress: Any) -> dict[Probe, Seconds]:
@@ -441,12 +423,13 @@ def costs(*rows: dict[str, Any]) -> pd.DataFrame:
 
 
 def test_wall_time_follows_cores_until_a_chain_or_the_gpu_is_slower():
-    ends = row_of("draw_figure", 9.0), row_of("draw_figure", 3.0)
-    others = row_of("train_reference", 50.0), *ends
-    on_host = costs(row_of("train_shard", 100.0, jobs=40), *others)
+    others = [("train_reference", 50.0), ("draw_figure", 9.0), ("draw_figure", 3.0)]
+    on_host, held = (
+        costs(row_of("train_shard", 100.0, jobs=40, device=device), *(row_of(*of) for of in others))
+        for device in ("cpu", "cuda")
+    )
     assert wall_seconds(on_host, 2) == pytest.approx(4062 / 1.9, rel=0.01)
-    assert wall_seconds(on_host, 1000) == pytest.approx(100 + 50 + 9, rel=0.05)
-    held = costs(row_of("train_shard", 100.0, jobs=40, device="cuda"), *others)
+    assert wall_seconds(on_host, 1000) == pytest.approx(5 + 100 + 50 + 9, rel=0.01)
     assert wall_seconds(held, 1000) == pytest.approx(4000, rel=0.01)
 
 
@@ -458,14 +441,12 @@ def test_tables_name_units_and_add_up():
     known = {"jobs": 40, "models": 40, "model-steps": 12_345, "sweep": "mine", "audits": "a"}
     train, summary = row_of("train_shard", 3600.0, **known), row_of("summarise", 36.0)
     text = text_of(costs(train, summary), num_cores=2, notes=["A note."])
-    rows = """
-        audits jobs models model-steps GPU-hours core-hours disk
+    rows = """audits jobs models model-steps GPU-hours core-hours disk
         mine 1 40 40 12,345 0 40 1 MB
         total 1 41 40 12,345 0 40 2 MB
         train_shard 1 40 40 12,345 0 40 1 MB
-        summarise - 1 - - 0 0.01 1 MB
-    """
-    assert lines_of(rows.strip()).items() <= lines_of(text).items()
+        summarise - 1 - - 0 0.01 1 MB"""
+    assert lines_of(rows).items() <= lines_of(text).items()
     assert "In all 40 core-hours and 2 MB of disk: about 21 h with 2 cores" in text
     assert text.endswith("A note.")
     on_gpu = costs(row_of("train_shard", 3600.0, device="cuda", **known), summary)
@@ -481,26 +462,22 @@ def test_tables_name_units_and_add_up():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_many_jobs_of_seconds_are_better_few(device):
+    advice = "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 7500`, there are fewer"
     for number, seconds, is_told in ((600, 20.0, True), (400, 20.0, False), (600, 90.0, False)):
         known = {"jobs": number, "models": 250 * number, "sweep": "mine", "audits": "a"}
         row = row_of("train_shard", seconds, device=device, **known)
         text = text_of(costs(row, row_of("summarise", 36.0)), num_cores=2, notes=[])
-        advice = (
-            "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 7500`, there are fewer,"
-            " of ten minutes."
-        )
         assert (advice in " ".join(text.split())) is ("runs_per_shard" in text) is is_told
 
 
 def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it(monkeypatch):
-    for has_gpu in (True, False):
+    for has_gpu, timed in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
-        devices = [report.timed_on(device) for device in ("cpu", "auto", "cuda")]
-        assert devices == ["cpu", *(2 * ["cuda" if has_gpu else "cpu"])]
+        assert [*map(report.timed_on, ("cpu", "auto", "cuda"))] == ["cpu", timed, timed]
     optimised = {"canary": "metagradient", "num_slots": 2, "metagradient": {"batch_size": 8}}
     pretrained = {"pretraining": {"num_steps": 2, "batch_size": 8}}
     table = table_of(experiment(a={}, b=optimised, c=pretrained), device="cuda")
-    held = {row.rule for row in table.dropna(subset="probe").itertuples()}
+    held = {*table.dropna(subset="probe")["rule"]}
     assert {probe.device for probe in table["probe"].dropna()} == {"cuda"}
     making = {"pretrain", "train_reference", "optimise_canaries", "craft_canaries", "train_shard"}
     assert held == making
@@ -515,25 +492,20 @@ def test_notes_say_what_is_missing():
         "\n".join(notes_of(JobList(of, folder=None, device=device)))
         for of, device in ((encoded, "cpu"), (encoded, "cuda"), (experiment(a={}), "cpu"))
     )
-    assert "device is auto, but PyTorch finds no GPU" in on_cpu
     assert f"encoding 60,000 records by {encoder}" in on_cpu
     assert f"Dataset cifar10: {encoder} is assumed to give 768 features." in on_cpu
-    assert "One job at a time has the GPU" in on_gpu
-    assert "finds no GPU" not in on_gpu
-    assert "Only training and crafting are timed" in plain
+    assert ("finds no GPU" in on_cpu, "finds no GPU" in on_gpu) == (True, False)
     assert not {"GPU", "encoding"} & {*plain.split()}
 
 
 def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch, capsys):
-    by_rate = {"kind": "epsilon_by_setting", "setting": "learning_rate"}
-    figures = {"accuracy": {"kind": "test_accuracy", "sweeps": ["module"]}}
-    figures |= TINY["figures"] | {"by_rate": by_rate | {"sweeps": ["module"]}}
+    by_rate = {"kind": "epsilon_by_setting", "setting": "learning_rate", "sweeps": ["module"]}
+    figures = {"accuracy": {"kind": "test_accuracy", "sweeps": ["module"]}, "by_rate": by_rate}
     slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
     audits = TINY["audits"] | {"slots": TINY["audits"]["other_rate"] | slots}
-    config = TINY | {"figures": figures, "audits": audits}
-    project = Project.new(tmp_path / "project", config)
+    config = TINY | {"figures": TINY["figures"] | figures, "audits": audits}
+    project, of = Project.new(tmp_path / "project", config), parse_experiment(config)
     monkeypatch.chdir(project.folder)
-    of = parse_experiment(config)
     listed = JobList(of, folder=None, device="cpu").table
     assert listed.groupby("rule")["jobs"].sum().to_dict() == project.plan().jobs
     [command] = project.plan("estimate_cost").commands

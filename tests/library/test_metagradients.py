@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from by_hand import CPU, crafting_for, experiment_of, start_of
+from by_hand import CPU, Floats, cosine, crafting_for, experiment_of, start_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -55,11 +55,9 @@ def records(count: int, *, seed: int) -> Records:
 
 DATA, CANARIES = records(80, seed=0), records(16, seed=1)
 PIXELS = torch.from_numpy(CANARIES.features).double()
-SCALES = np.array([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
-PHOTOS = Records(
-    (np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2) * SCALES).astype(np.float32),
-    np.arange(12) % 3,
-)
+SCALES = np.float32([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
+NOISE = np.random.default_rng(0).standard_normal((12, 3, 32, 32), np.float32)
+PHOTOS = Records(NOISE.clip(-2, 2) * SCALES, np.arange(12) % 3)
 
 
 def task_of(module: nn.Module | None = None, records=DATA, labels=CANARIES.labels) -> Task:
@@ -85,6 +83,12 @@ def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object):
     return reverse.metagradient(**known | changes)
 
 
+def joined(task: Task, canaries: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Features and labels of a batch."""
+    features = torch.cat([task.features[batch.records], canaries[batch.canaries]])
+    return features, torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
+
+
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
     """Equation 3 of the paper, by automatic differentiation of the whole training."""
     task, descent = training.task, training.descent
@@ -96,9 +100,7 @@ def unrolled(training: Training, pixels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
     def mean_loss(parameters: dict[str, Tensor], canaries: Tensor, batch: Batch) -> Tensor:
-        features = torch.cat([task.features[batch.records], canaries[batch.canaries]])
-        labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
-        return losses(parameters, features, labels).mean()
+        return losses(parameters, *joined(task, canaries, batch)).mean()
 
     def outcome(canaries: Tensor) -> Tensor:
         weights = task.named(training.start)
@@ -127,28 +129,11 @@ def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> 
     for rate, batch in zip(training.descent.learning_rates, training.batches, strict=True):
         sgd.param_groups[0]["lr"] = rate
         sgd.zero_grad()
-        features = torch.cat([task.features[batch.records], PIXELS[batch.canaries]])
-        labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
+        features, labels = joined(task, PIXELS, batch)
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
     expected = torch.from_numpy(start_of(module))
     torch.testing.assert_close(trained(training, PIXELS), expected, rtol=1e-10, atol=1e-12)
-
-
-def test_single_precision_of_a_residual_network() -> None:
-    """ResNet-9 in miniature against automatic differentiation in double precision."""
-    torch.manual_seed(0)
-    networks = (resnet9(3, width=4).to(dtype) for dtype in (torch.float32, torch.float64))
-    tasks = (task_of(network, PHOTOS[:8], PHOTOS.labels[8:]) for network in networks)
-    options = {"batch_size": 5, "num_steps": 4, **NESTEROV}
-    single, double = (drawn(task, **options)[0] for task in tasks)
-    pixels = torch.from_numpy(PHOTOS.features[8:])
-    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
-    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
-    of_single = gradient_of(replace(single, start=double.start), pixels)
-    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
-    error = (of_single.gradient.double() - expected).norm() / expected.norm()
-    assert 0 < float(error) < 1e-3
 
 
 def test_memory_and_repetition_change_nothing() -> None:
@@ -201,8 +186,7 @@ def test_every_epoch_has_every_record_once() -> None:
     assert not np.array_equal(batches[0].records, batches[3].records)
 
 
-LOWER = float(CANARIES.features.min())
-SHORT = {"num_steps": 12, **MOMENTUM}
+LOWER, SHORT = float(CANARIES.features.min()), {"num_steps": 12, **MOMENTUM}
 
 
 def optimised(**changes: object) -> adversaries.OptimisedCanaries:
@@ -263,45 +247,36 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
     assert np.abs(np.bincount(halves, minlength=16) - 100).max() < 4.5 * np.sqrt(200 / 4)
 
 
-def smoothness(training: Training, direction: Tensor, step_size: float, **changes: object):
+def smoothness(training: Training, direction: Tensor, step_size: float) -> reverse.Smoothness:
     objective = loss_gap_objective(training.task, inserted_in(training))
-    known = {"training": training, "pixels": PIXELS, "objective": objective} | changes
+    known = {"training": training, "pixels": PIXELS, "objective": objective}
     return reverse.metasmoothness(direction=direction, step_size=step_size, **known)
 
 
-def test_training_is_smooth_at_small_steps() -> None:
-    """Along random signs, against the agreement of parameters, computed plainly."""
+@pytest.mark.parametrize(("step", "is_smooth"), [(1e-4, True), (0.5, False)])
+def test_smoothness_is_as_it_is_defined_and_near_1_at_small_steps(step, is_smooth) -> None:
+    """Along random signs, from two metagradients and three trainings."""
     training, _ = drawn(**MOMENTUM)
     direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], PIXELS.shape))
+    shifted = [PIXELS + count * step * direction for count in range(3)]
+    here, there = (gradient_of(training, pixels) for pixels in shifted[:2])
+    z0, z1, z2 = (trained(training, pixels).numpy() for pixels in shifted)
+    at_here, at_there = (result.gradient.numpy().ravel() for result in (here, there))
 
-    def at(step: float) -> reverse.Smoothness:
-        z0, z1, z2 = (trained(training, PIXELS + k * step * direction).numpy() for k in range(3))
-        signs = np.sign(z1 - z0) * np.sign(z2 - z1)
-        own = smoothness(training, direction, step)
-        agreement = np.average(signs, weights=np.abs(z2 - z0))
-        assert own.parameter_signs == pytest.approx(agreement, abs=1e-9)
-        return own
+    def agreement(one: Floats, other: Floats, weights: Floats) -> float:
+        return float(np.average(np.sign(one) * np.sign(other), weights=np.abs(weights)))
 
-    small, large = at(1e-4), at(0.5)
-    assert small.gradient_cosine > max(0.9999, large.gradient_cosine)
-    assert small.gradient_signs > max(0.999, large.gradient_signs / 0.99)
-    assert small.parameter_signs > max(0.99, large.parameter_signs)
-    assert small.predicted_change == pytest.approx(small.change, rel=1e-2)
-
-
-def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
-    """The objective is the sum of squares of pixels, whatever was trained."""
-    pixels, direction = torch.ones(16, *SHAPE), torch.zeros(16, *SHAPE)
-    direction[:4] = -1.0
-    training, _ = drawn(TASK, num_steps=2)
-    known = {"pixels": pixels, "objective": lambda parameters, pixels: pixels.square().sum()}
-    quadratic = smoothness(training, direction, 3.0, **known)
-    # Derivatives are 2 everywhere, and at the second place -4 for a quarter of the canaries.
-    expected = (0.75 * 2 - 0.25 * 4) / np.sqrt(0.75 * 4 + 4)
-    assert quadratic.gradient_cosine == pytest.approx(expected)
-    assert quadratic.gradient_signs == pytest.approx(0.5)
-    assert quadratic.predicted_change == pytest.approx(-3.0 * 2 * 4 * 36)
-    assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
+    own = smoothness(training, direction, step)
+    expected = reverse.Smoothness(
+        gradient_cosine=cosine(at_here, at_there),
+        gradient_signs=agreement(at_here, at_there, at_here),
+        parameter_signs=agreement(z1 - z0, z2 - z1, z2 - z0),
+        predicted_change=step * float(at_here @ direction.numpy().ravel()),
+        change=there.value - here.value,
+    )
+    assert vars(own) == pytest.approx(vars(expected), rel=1e-9)
+    assert (min(own.gradient_cosine, own.gradient_signs, own.parameter_signs) > 0.99) == is_smooth
+    assert (own.predicted_change == pytest.approx(own.change, rel=1e-2)) == is_smooth
 
 
 OPTIMISE = adversary("metagradient").optimise

@@ -15,11 +15,8 @@ LABELS = [2, 0, 1]
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
 def test_arrays_lists_and_tensors_become_arrays_and_arrays_are_not_copied(dtype):
     array = np.array(FEATURES).astype(dtype)
-    for features, labels in [
-        (array, np.array(LABELS, np.uint8)),
-        ([*array], LABELS),
-        (torch.from_numpy(array), torch.tensor(LABELS, dtype=torch.int32)),
-    ]:
+    tensors = (torch.from_numpy(array), torch.tensor(LABELS, dtype=torch.int32))
+    for features, labels in ((array, np.array(LABELS, np.uint8)), ([*array], LABELS), tensors):
         records = Records(features, labels)
         assert type(records.features) is type(records.labels) is np.ndarray
         assert (records.features.dtype, records.labels.dtype) == (dtype, np.int64)

@@ -1,6 +1,5 @@
 """Scores against their definitions, of what is observed and of results of trainings."""
 
-from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -15,8 +14,6 @@ from dpcanary.errors import InputError
 from dpcanary.scoring import scores as scoring
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.runs import EnsembleResult
-
-CONTEXT = scoring.ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
 
 
 def log_odds(logits: np.ndarray, label: int) -> float:
@@ -33,7 +30,6 @@ def log_odds(logits: np.ndarray, label: int) -> float:
     ([1000.0, 1000.0, -1000.0], 1, 0.0),
     ([-1000.0, -1000.0, -1000.0], 2, -log(2)),
     ([1e5, 0.0, -1e5], 2, -2e5),
-    ([0.3, -1.1], 1, -1.4),
 ])  # fmt: skip
 def test_logit_confidence_is_stable(logits: list[float], label: int, expected: float) -> None:
     [score] = scoring.logit_confidence(np.array([logits]), np.array([label]))
@@ -41,24 +37,9 @@ def test_logit_confidence_is_stable(logits: list[float], label: int, expected: f
 
 
 def test_logit_difference_needs_input_canaries() -> None:
-    gradients = CanarySet((GradientCanary(coordinate=0, target=0),), (1,))
-    for canaries, message in ((None, "the file of input canaries"), (gradients, "have no labels")):
-        with pytest.raises(InputError, match=message):
-            scoring.logit_difference(np.zeros((2, 3, 1, 2, 4)), replace(CONTEXT, canaries=canaries))
-
-
-def test_other_scores_are_what_is_observed_with_the_sign_of_world_0() -> None:
-    """The gradient +C moves its coordinate down.
-
-    A small gradient is of the world that trains on the canary. That is world 0, whose scores are
-    higher; but world 1 under `substitute`.
-    """
-    observed = np.random.default_rng(4).exponential(size=(5, 3, 2))
-    np.testing.assert_array_equal(scoring.coordinate(observed, CONTEXT), -observed)
-    np.testing.assert_array_equal(scoring.as_observed(observed, CONTEXT), observed)
-    for adjacency, sign in (("add_remove", -1.0), ("zero_out", -1.0), ("substitute", 1.0)):
-        score = scoring.gradient_norm(observed, replace(CONTEXT, adjacency=Adjacency(adjacency)))
-        np.testing.assert_array_equal(score, sign * observed)
+    context = scoring.ScoringContext(0.5, 1.0, (5, 10, 15), canaries=None)
+    with pytest.raises(InputError, match="the file of input canaries"):
+        scoring.logit_difference(np.zeros((2, 3, 1, 2, 4)), context)
 
 
 @pytest.mark.parametrize("shape", [(7,), (4, 7), (2, 3, 5)])

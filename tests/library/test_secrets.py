@@ -37,27 +37,13 @@ def guessing(secrets: Secrets, known: float = 0.0):
 def test_laws_have_all_their_values_once_and_draw_them_uniformly(law, size, value):
     values = [law.value(index) for index in range(size)]
     assert law.size == size == len({*values})
-    assert all(law.has(one) for one in values)
+    assert all(map(law.has, values))
     assert value is None or values[39] == value
-    assert not any(law.has(one) for one in ("", "x", values[0] + values[1], f"{values[0]} "))
+    assert not any(map(law.has, ("", "x", values[0] + values[1], f"{values[0]} ")))
     assert Law.of_json(json.loads(json.dumps(law.to_json()))) == law
     drawn = [law.draw(np.random.default_rng(seed)) for seed in range(2_000)]
     counts = pd.Series(drawn).value_counts().reindex(values, fill_value=0)
     assert chisquare(counts).pvalue > 1e-5
-
-
-@pytest.mark.parametrize(("symbols", "length", "separator", "message"), [
-    (("a",), 1, "", "at least two symbols"),
-    (("a", "a"), 1, "", "all of them different"),
-    (("a", ""), 1, "", "not empty"),
-    (("a", "ab"), 2, "", "several lengths need a separator"),  # a, ba and ab, a read alike
-    (("a", "a b"), 2, " ", "contains the separator"),
-    (("b", "ba", "ab"), 2, "aa", "'aa' begins within symbol 'ba'"),  # baaab: b, ab and ba, b
-    (("a", "b"), 0, "", "length is 0"),
-])  # fmt: skip
-def test_laws_whose_values_would_not_be_uniform_are_refused(symbols, length, separator, message):
-    with pytest.raises(InputError, match=message):
-        Law(symbols, length, separator)
 
 
 def test_a_seed_repeats_and_the_operating_system_does_not():
@@ -96,8 +82,6 @@ def test_candidates_of_a_sampler_are_drawn_by_it_before_training():
     ranking = secrets.rank(lambda candidates: [value == "frequent" for value in candidates.values])
     assert ranking.estimate(delta=1e-6).epsilon_lower == 0
     assert ranking.ranks.min() > 10
-    with pytest.raises(InputError, match="the sampler drew 7"):
-        Secrets.draw(lambda generator: 7)
 
 
 def test_copies_of_the_truth_count_by_their_least_score():
@@ -162,27 +146,13 @@ def test_texts_hold_each_secret_as_often_as_copies_say():
     assert named.records()[1] == f"Bob: {named.values[1]} {{}}"
 
 
-@pytest.mark.parametrize(("template", "names", "message"), [
-    ("The code of customer {index}.", (), "has no {secret}"),
-    ("The code is {secret}.", (), "need {index} or {name}"),
-    ("{name}: {secret}", (), "give names"),
-    ("{name}: {secret}", ("Ada", "Ada"), "as many names, all different"),
-    ("{index} {secret} {}", (), "write other braces twice"),
-    ("{index} {secret", (), "write other braces twice"),
-])  # fmt: skip
-def test_templates_that_do_not_tell_secrets_apart_are_refused(template, names, message):
-    with pytest.raises(InputError, match=message):
-        Secrets.draw(digits(4), 2, template=template, names=names)
-
-
 def test_columns_of_tables_hold_the_secrets_in_their_rows():
     secrets = Secrets.draw(digits(3), 4, seed=0)
     frame = pd.DataFrame({"age": range(10), "code": [0] * 10}, index=range(100, 110))
     filled = secrets.insert_into_table(frame, "code", as_type=int)
     rows, codes = secrets.rows(10), [int(value) for value in secrets.values]
-    assert len({*rows.tolist()}) == 4
     assert filled["code"].iloc[rows].tolist() == codes
-    assert (filled["code"].drop(filled.index[rows]) == 0).all()
+    assert (filled["code"].drop(filled.index[rows]) == 0).sum() == 6
     assert (frame["code"] == 0).all()
     assert (filled["age"] == frame["age"]).all()
     whole = secrets.insert_into_table(frame.head(4), "new")
@@ -190,13 +160,6 @@ def test_columns_of_tables_hold_the_secrets_in_their_rows():
     array = np.zeros((10, 2))
     assert secrets.insert_into_table(array, 1, as_type=float)[rows, 1].tolist() == codes
     assert not array.any()
-    for table, column, message in (
-        (array, "code", "give a column's index, not 'code'"),
-        (frame, "new", "no column 'new'"),
-        (frame.head(3), "code", "4 secrets for 3 rows"),
-    ):
-        with pytest.raises(InputError, match=message):
-            secrets.insert_into_table(table, column)
 
 
 def test_ranks_exposures_and_bounds(tmp_path):
@@ -218,30 +181,60 @@ def test_ranks_exposures_and_bounds(tmp_path):
     assert (again.num_candidates, again.digest) == (1000, secrets.digest)
 
 
-def test_ties_count_against_the_audit_and_scores_must_be_numbers():
-    secrets = Secrets.draw(digits(2), 5, seed=0)
-    equal = secrets.rank(lambda candidates: np.zeros(100))
-    assert (equal.ranks == 100).all()
-    assert (equal.confidences == 0).all()
-    # Infinite scores are ordinary; a difference of two of them is none.
-    assert (secrets.rank(lambda candidates: np.full(100, -np.inf)).confidences == 0).all()
-    with pytest.raises(InputError, match=r"a score of secret 0 is NaN"):
-        secrets.rank(lambda candidates: np.full(100, np.nan))
-    with pytest.raises(InputError, match=r"has shape \(99,\).*each of the 100 candidates"):
-        secrets.rank(lambda candidates: np.zeros(99))
+def ranked(scores: list[float]):
+    """Five secrets, whose candidates have the same scores."""
+    return Secrets.draw(digits(2), 5, seed=0).rank(lambda candidates: scores)
 
 
-def test_values_that_a_law_does_not_have_are_refused():
-    arms = words(["treated", "control"])
-    assert Secrets.of_values(["treated", "control"], arms).origin == "given"
-    for values, options, message in (
-        (["treated", "placebo"], {}, "'placebo' cannot have been drawn by this law"),
-        ([], {}, "there are no secrets"),
-        (["treated"], {"num_candidates": 3}, "the law has 2 values"),
-        (["treated"], {"seed": -1}, "seed is -1"),
-    ):
-        with pytest.raises(InputError, match=message):
-            Secrets.of_values(values, arms, **options)
+@pytest.mark.parametrize("value", [0.0, -np.inf])
+def test_ties_count_against_the_audit(value):
+    """Infinite scores are ordinary; a difference of two of them is none."""
+    ranking = ranked([value] * 100)
+    assert (ranking.ranks == 100).all()
+    assert (ranking.confidences == 0).all()
+
+
+def templated(template: str, *names: str):
+    return lambda: Secrets.draw(digits(4), 2, template=template, names=names)
+
+
+def of_arms(*values: str, **options: int):
+    return lambda: Secrets.of_values(values, words(["treated", "control"]), **options)
+
+
+def inserted(table: object, column: str):
+    return lambda: Secrets.draw(digits(3), 4, seed=0).insert_into_table(table, column)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: Law(("a",), 1), "at least two symbols"),
+    (lambda: Law(("a", "a"), 1), "all of them different"),
+    (lambda: Law(("a", ""), 1), "not empty"),
+    # Values would not be uniform: a, ba and ab, a read alike; baaab is b, ab and ba, b.
+    (lambda: Law(("a", "ab"), 2), "several lengths need a separator"),
+    (lambda: Law(("a", "a b"), 2, " "), "contains the separator"),
+    (lambda: Law(("b", "ba", "ab"), 2, "aa"), "'aa' begins within symbol 'ba'"),
+    (lambda: Law(("a", "b"), 0), "length is 0"),
+    (lambda: Secrets.draw(lambda generator: 7), "the sampler drew 7"),
+    (of_arms("treated", "placebo"), "'placebo' cannot have been drawn by this law"),
+    (of_arms(), "there are no secrets"),
+    (of_arms("treated", num_candidates=3), "the law has 2 values"),
+    (of_arms("treated", seed=-1), "seed is -1"),
+    (templated("The code of customer {index}."), "has no {secret}"),
+    (templated("The code is {secret}."), "need {index} or {name}"),
+    (templated("{name}: {secret}"), "give names"),
+    (templated("{name}: {secret}", "Ada", "Ada"), "as many names, all different"),
+    (templated("{index} {secret} {}"), "write other braces twice"),
+    (templated("{index} {secret"), "write other braces twice"),
+    (inserted(np.zeros((10, 2)), "code"), "give a column's index, not 'code'"),
+    (inserted(pd.DataFrame({"code": range(10)}), "new"), "no column 'new'"),
+    (inserted(pd.DataFrame({"code": range(3)}), "code"), "4 secrets for 3 rows"),
+    (lambda: ranked([np.nan] * 100), "a score of secret 0 is NaN"),
+    (lambda: ranked([0.0] * 99), r"has shape \(99,\).*each of the 100 candidates"),
+])  # fmt: skip
+def test_what_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
 
 
 def command(*arguments: object, status: int = 0) -> str:
@@ -252,26 +245,24 @@ def command(*arguments: object, status: int = 0) -> str:
 
 
 def test_the_command_draws_and_inserts(tmp_path):
-    path, text = tmp_path / "secrets.json", tmp_path / "train.txt"
+    path, text, table = (tmp_path / name for name in ("secrets.json", "train.txt", "train.csv"))
     answer = json.loads(command("draw", path, "--digits", 5, "--template", TEMPLATE, "--json"))
     secrets = Secrets.read(path, digest=answer["digest"])
-    counts = [answer[name] for name in ("num_secrets", "values", "num_candidates")]
-    assert counts == [100, 10**5, 10**4]
+    counts = {"num_secrets": 100, "values": 10**5, "num_candidates": 10**4}
+    assert answer.items() >= counts.items()
     text.write_text("one\ntwo\n")
     command("insert", path, text, tmp_path / "out.txt", "--copies", 2)
     lines = (tmp_path / "out.txt").read_text().splitlines()
     assert sorted(lines) == sorted(["one", "two", *secrets.records() * 2])
-    table = tmp_path / "train.csv"
     table.write_text("age,code\n" + "1.50,none\n" * 120)
-    column = ["--column", "code"]
-    command("insert", path, table, tmp_path / "out.csv", *column)
+    command("insert", path, table, tmp_path / "out.csv", "--column", "code")
     filled = pd.read_csv(tmp_path / "out.csv", dtype=str)
     assert (filled["age"] == "1.50").all()
     assert filled["code"].iloc[secrets.rows(120)].tolist() == [*secrets.values]
     assert (filled["code"] == "none").sum() == 20
     insert = partial(command, "insert", path, table, "x.csv", status=2)
     assert "--column is for tables" in insert()
-    assert "--copies is for texts" in insert(*column, "--copies", 2)
+    assert "--copies is for texts" in insert("--column", "code", "--copies", 2)
     (tmp_path / "words.txt").write_text("ape\nbee\ncat\n")
     words_path = tmp_path / "words.json"
     drawn = command("draw", words_path, "--words", tmp_path / "words.txt", "--num-words", 2)
@@ -290,14 +281,12 @@ def test_the_command_ranks_by_a_checkpoint_and_the_bound_is_read_from_its_table(
     vocabulary = {token: place for place, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    folder = tmp_path / "model"
+    folder, path, ranks = (tmp_path / name for name in ("model", "secrets.json", "ranks.tsv"))
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]")
     fast.save_pretrained(folder)
-    sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
-    ends = {"bos_token_id": None, "eos_token_id": None}
-    config = transformers.GPT2Config(vocab_size=len(vocabulary), **sizes, **ends)
+    sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": len(tokens)}
+    config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    path, ranks = tmp_path / "secrets.json", tmp_path / "ranks.tsv"
     secrets = Secrets.draw(bits(2), 9, template="code n{index} {secret}", seed=0)
     secrets.write(path)
     both = ["--model", folder, "--reference", folder]

@@ -41,10 +41,9 @@ class Pairs:
 
 def model_of(kind: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    ends = {"bos_token_id": None, "eos_token_id": None}
     small = {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 128}
     model = {
-        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**small, **ends)),
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**small, bos_token_id=None, eos_token_id=None)),
         "llama": lambda: Llama(LlamaConfig(**SIZES)),
         "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),
     }[kind]()
@@ -65,9 +64,12 @@ class WithoutCache(torch.nn.Module):
 
 
 @torch.no_grad()
+def log_probabilities(model, tokens: list[int]) -> torch.Tensor:
+    return model.eval()(input_ids=torch.tensor([tokens])).logits[0].double().log_softmax(-1)
+
+
 def by_hand(model, tokens: list[int]) -> float:
-    model.eval()
-    logs = model(input_ids=torch.tensor([tokens])).logits[0].double().log_softmax(-1)
+    logs = log_probabilities(model, tokens)
     return sum(float(logs[place - 1, tokens[place]]) for place in range(1, len(tokens)))
 
 
@@ -131,17 +133,14 @@ def test_a_reference_removes_what_is_likely_in_any_case():
 def test_texts_that_nothing_predicts_are_refused():
     model = model_of("gpt2")
     candidates = Secrets.draw(digits(2), template="{secret} is it", seed=0).candidates(0)
-    for tokenizer, message in (
-        (characters, "put words before"),
-        (lambda texts: [[] for _ in texts], "no token of a text"),
-    ):
-        with pytest.raises(InputError, match=message):
-            CausalLanguageModel(model, tokenizer)(candidates)
+    with pytest.raises(InputError, match="put words before"):
+        CausalLanguageModel(model, characters)(candidates)
+    with pytest.raises(InputError, match="no token of a text"):
+        CausalLanguageModel(model, lambda texts: [[] for _ in texts])(candidates)
     with pytest.raises(InputError, match="no mask token"):
         MaskedLanguageModel(model, characters)
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("template", ["1{secret}1 is the code", "Code {secret}", "{secret}"])
 def test_masked_models_score_the_tokens_that_differ(template):
     model = model_of("bert")
@@ -151,13 +150,12 @@ def test_masked_models_score_the_tokens_that_differ(template):
     rows = tokenizer(candidates.texts)["input_ids"]
     start = next(i for i in range(9) if len({row[i] for row in rows if len(row) > i}) > 1)
     after = template.partition("{secret}")[2]
-    model.eval()
     for row, score in zip(rows, scores, strict=True):
         end = len(row) - len(after)
         if after.startswith("1"):  # that 1 may be a part of a pair
             end += 1 if any(other[-len(after)] != ord("1") for other in rows) else 0
         masked = [127 if start <= place < end else token for place, token in enumerate(row)]
-        logs = model(input_ids=torch.tensor([masked])).logits[0].log_softmax(-1)
+        logs = log_probabilities(model, masked)
         expected = sum(float(logs[place, row[place]]) for place in range(start, end))
         assert score == pytest.approx(expected, abs=1e-3)
     assert np.ptp(scores) > 0.5
@@ -166,11 +164,10 @@ def test_masked_models_score_the_tokens_that_differ(template):
 @pytest.mark.parametrize("as_frame", [False, True])
 def test_features_are_scored_by_what_a_model_predicts_with_them(as_frame):
     secrets = Secrets.draw(digits(2), 3, seed=0)
-    array = np.column_stack([np.arange(8.0), np.zeros(8)])
-    table = pd.DataFrame(array, columns=["age", "code"]) if as_frame else array
-    column = "code" if as_frame else 1
+    table, column, rows = np.column_stack([np.arange(8.0), np.zeros(8)]), 1, secrets.rows(8)
+    if as_frame:
+        table, column = pd.DataFrame(table, columns=["age", "code"]), "code"
     filled = secrets.insert_into_table(table, column, as_type=float)
-    rows = secrets.rows(8)
     records = filled.iloc[rows] if as_frame else filled[rows]
     truth = {float(row): float(value) for row, value in zip(rows, secrets.values, strict=True)}
 
