@@ -269,14 +269,17 @@ SECONDS += [(replace(shard(4, 4), **arrays), message) for arrays, message in (
 
 @pytest.mark.parametrize(("second", "message"), SECONDS)
 def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, message):
-    paths = written(tmp_path, shard(0, 4), second)
     with pytest.raises(InputError, match=message):
-        [*checked_shards(paths, STAGE, canaries=None)]
-    # It is not enough that shards agree with one another: they must be of this audit.
-    for alone, canaries, of_audit in ((OTHER, None, "settings"), ({}, paths[0], "canaries")):
-        write_shard(paths[0], shard(0, 8, **alone))
-        with pytest.raises(InputError, match=f"other {of_audit}: it is of another audit, or out"):
-            pooled_of(paths[:1], canaries=canaries)
+        [*checked_shards(written(tmp_path, shard(0, 4), second), STAGE, canaries=None)]
+
+
+def test_shards_must_have_the_audits_settings_and_canaries(tmp_path):
+    """It is not enough that they agree with one another."""
+    paths = written(tmp_path, shard(0, 4, **OTHER), shard(4, 4, **OTHER), shard(0, 8))
+    with pytest.raises(InputError, match="other settings: it is of another audit, or out of"):
+        pooled_of(paths[:2])
+    with pytest.raises(InputError, match="made with other canaries"):
+        [*checked_shards(paths[2:], STAGE, canaries=paths[0])]
 
 
 def test_scores_are_told_of_the_audit_and_are_numbers_of_a_shape(tmp_path, monkeypatch):

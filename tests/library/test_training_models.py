@@ -33,12 +33,7 @@ from dpcanary.training.pretraining import PretrainingStage, pretrain, public_rec
 from dpcanary.training.residual_networks import resnet9, wrn16_4
 from dpcanary.training.shard import train_shard
 from dpcanary.training.simulated_trainings import simulated_movement, train_reference
-from dpcanary.training.training_settings import (
-    Initialisation,
-    ModelKind,
-    Purpose,
-    TrainingStage,
-)
+from dpcanary.training.training_settings import Initialisation, ModelKind, Purpose, TrainingStage
 
 SHAPE: dict[str, Any] = {"shape": (6,), "num_classes": 3}
 

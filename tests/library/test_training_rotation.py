@@ -69,20 +69,14 @@ def direction(touched: int) -> DirectionCanary:
     ({"module": HIDDEN}, False),
     ({"module": nn.Sequential(nn.Linear(NUM_FEATURES, NUM_CLASSES))}, False),
     ({"canary": CANARIES["weight"], "observe": Observation.CHANGE_AND_LENGTH}, False),
+    # It must save a column. The vectors that it spans are records, and canaries or touched
+    # features; the columns are features and the bias.
+    *(({"canary": canaries_of(width)[kind], "records": some_records(width)[0]}, vectors <= width)
+      for kind, vectors in (("input", N + 1), ("inputs", N + 3), ("weight", N + 1),
+                            ("weights", N + 3)) for width in (vectors - 1, vectors)),
 ])  # fmt: skip
 def test_the_basis_is_used_for_descent_from_zero_on_few_records(changed, used):
     assert is_used(**changed) == used
-
-
-@pytest.mark.parametrize(
-    ("kind", "num_vectors"), [("input", 1), ("inputs", 3), ("weight", 1), ("weights", 3)]
-)
-def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(kind, num_vectors):
-    """The vectors are records and canaries, or touched features; the columns features and bias."""
-    least = N + num_vectors  # the fewest features with which it saves a column
-    for num_features, used in ((least - 1, False), (least, True)):
-        canaries = canaries_of(num_features)[kind]
-        assert is_used(canary=canaries, records=some_records(num_features)[0]) == used
 
 
 @settings(max_examples=30)
