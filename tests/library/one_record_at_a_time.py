@@ -328,13 +328,11 @@ MODELS = {
 TAKE_TURNS = {"PReLU"}  # PyTorch mixes runs and records up when it vectorises it
 
 
-def records_for(model: Model, outputs: int, count: int, *, numbers: bool = False) -> Records:
-    """Records whose labels are classes, or `numbers`."""
+def labels_for(outputs: int, count: int, *, numbers: bool = False) -> NDArray[Any]:
+    """Classes, or `numbers`."""
     rng = np.random.default_rng(5)
     labels = rng.integers(0, max(2, outputs), count)
-    if numbers:
-        labels = rng.normal(0.3, 2.0, count).astype(np.float32)
-    return Records(model.features(count).numpy(), labels)
+    return rng.normal(0.3, 2.0, count).astype(np.float32) if numbers else labels
 
 
 def table_for(
@@ -342,11 +340,11 @@ def table_for(
     numbers: bool = False,
 ) -> RecordTable:  # fmt: skip
     """Private records, one canary, and a null record that is a copy of the first record."""
-    records = records_for(model, outputs, count + 1, numbers=numbers)
-    features = torch.from_numpy(records.features) * (scale if model.shape else 1)
-    features = torch.cat([features, features[:1]]).to(device)
-    labels = torch.from_numpy(np.append(records.labels, records.labels[:1] * 0)).to(device)
-    return RecordTable(features, labels, num_canaries=1)
+    features = model.features(count + 1) * (scale if model.shape else 1)
+    features = torch.cat([features, features[:1]])
+    labels = torch.from_numpy(labels_for(outputs, count + 2, numbers=numbers))
+    labels[-1] = 0
+    return RecordTable(features.to(device), labels.to(device), num_canaries=1)
 
 
 def parameters_of(module: nn.Module, runs: int, *, spread: float = 0.1) -> Tensor:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from by_hand import overlapping_classes
-from one_record_at_a_time import MODELS, Training, records_for
+from one_record_at_a_time import MODELS, Training, labels_for
 from opacus import GradSampleModule
 from torch import nn
 
@@ -94,7 +94,7 @@ OWN_STARTS = {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN, "d
 
 
 def way_of(name: str, dpsgd: DPSGD) -> dict[str, Any]:
-    everyone = records_for(MODELS[name], 3, 40)
+    everyone = Records(MODELS[name].features(40).numpy(), labels_for(3, 40))
     return {
         "module": MODELS[name].module(3), "records": everyone[:N], "test_records": everyone[N:],
         "canary": InputCanary(-everyone.features[TARGET], 1, TARGET), "dpsgd": dpsgd,

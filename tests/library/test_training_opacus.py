@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_record_at_a_time import BINARY, MODELS, Training, optimiser_of, records_for
+from one_record_at_a_time import BINARY, MODELS, Training, labels_for, optimiser_of
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer, optimizer
 from running import printed_by
@@ -18,6 +18,7 @@ from torch.nn.utils import parameters_to_vector
 
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.data.canaries import InputCanary
+from dpcanary.data.records import Records
 from dpcanary.training.dpsgd import DPSGD, Stepping, state_tensors
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.noise import Noise
@@ -55,8 +56,8 @@ def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 ])  # fmt: skip
 def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
     module = MODELS[model].module(NUM_CLASSES)
-    records = records_for(MODELS[model], NUM_CLASSES, 60)
-    features = records.features
+    features = MODELS[model].features(60).numpy()
+    records = Records(features, labels_for(NUM_CLASSES, 60))
     dpsgd = replace(SETTINGS, **changed)
     canaries = [
         InputCanary((slot - 2.5) * features[target], slot, target)

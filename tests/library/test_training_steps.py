@@ -74,8 +74,8 @@ class Case:
 
     def records(self) -> tuple[Records, Records]:
         (loss, outputs), model = OUTPUTS[self.outputs], MODELS[self.model]
-        numbers = not loss.is_of_classes
-        everyone = plain.records_for(model, outputs, COUNT + 30, numbers=numbers)
+        labels = plain.labels_for(outputs, COUNT + 30, numbers=not loss.is_of_classes)
+        everyone = Records(model.features(COUNT + 30).numpy(), labels)
         return everyone[:COUNT], everyone[COUNT:]
 
     def canaries(self, count: int, norm: float) -> list[Canary]:
