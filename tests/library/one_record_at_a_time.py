@@ -6,6 +6,7 @@ What the library computes for many models at once is compared with this, for eve
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -25,7 +26,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.kernels import philox
 from dpcanary.training.models import convnet
-from dpcanary.training.training_settings import Loss, Sampling
+from dpcanary.training.training_settings import Loss, Optimizer, Sampling
 
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 SQUARED = Loss.SQUARED_ERROR
@@ -327,27 +328,23 @@ MODELS = {
 TAKE_TURNS = {"PReLU"}  # PyTorch mixes runs and records up when it vectorises it
 
 
-def table_for(
-    model: Model,
-    outputs: int,
-    *,
-    count: int = 13,
-    device: str = "cpu",
-    scale: float = 1.0,
-    numbers: bool = False,
-) -> RecordTable:
-    """Private records, one canary, and a null record that is a copy of the first record.
-
-    Labels are classes, or `numbers`.
-    """
-    features = model.features(count + 1)
-    features = torch.cat([features * scale if model.shape else features, features[:1]])
+def labels_for(outputs: int, count: int, *, numbers: bool = False) -> NDArray[Any]:
+    """Classes, or `numbers`."""
     rng = np.random.default_rng(5)
-    labels = rng.integers(0, max(2, outputs), count + 2)
-    if numbers:
-        labels = rng.normal(0.3, 2.0, count + 2).astype(np.float32)
+    labels = rng.integers(0, max(2, outputs), count)
+    return rng.normal(0.3, 2.0, count).astype(np.float32) if numbers else labels
+
+
+def table_for(
+    model: Model, outputs: int, *, count: int = 13, device: str = "cpu", scale: float = 1.0,
+    numbers: bool = False,
+) -> RecordTable:  # fmt: skip
+    """Private records, one canary, and a null record that is a copy of the first record."""
+    features = model.features(count + 1) * (scale if model.shape else 1)
+    features = torch.cat([features, features[:1]])
+    labels = torch.from_numpy(labels_for(outputs, count + 2, numbers=numbers))
     labels[-1] = 0
-    return RecordTable(features.to(device), torch.from_numpy(labels).to(device), num_canaries=1)
+    return RecordTable(features.to(device), labels.to(device), num_canaries=1)
 
 
 def parameters_of(module: nn.Module, runs: int, *, spread: float = 0.1) -> Tensor:
@@ -397,6 +394,13 @@ def clipped_sum(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Ten
     return (weights.double() * (max_grad_norm / norms).clamp(max=1.0)) @ gradients
 
 
+def optimiser_of(optimizer: Optimizer, momentum: float) -> Callable[..., torch.optim.Optimizer]:
+    """The class of PyTorch's that takes such steps."""
+    if optimizer is Optimizer.ADAM:
+        return torch.optim.Adam
+    return partial(torch.optim.SGD, momentum=momentum if optimizer is Optimizer.MOMENTUM else 0.0)
+
+
 Vector = NDArray[np.float64]
 # What a batch holds: features, a label and, if any, a gradient in place of the record's own.
 Entry = tuple[Tensor, float, Tensor | None]
@@ -432,13 +436,13 @@ class Training:
     def batch(self, run: int, step: int) -> list[Entry]:
         """The records of a run's step, with what the run's world has in place of the targets."""
         drawn, takes_part = self._sampled(run, step)
-        entries: list[Entry] = [self._record(record) for record in drawn]
+        entries: list[Entry] = [self.record(record) for record in drawn]
         for canary, world, is_in in zip(self.canaries, self.worlds(run), takes_part, strict=True):
             entry = self._of_slot(canary, world) if is_in else None
             entries += [entry] if entry else []
         return entries
 
-    def _record(self, record: int) -> Entry:
+    def record(self, record: int) -> Entry:
         features = torch.from_numpy(self.records.features[record])
         return features, self.records.labels[record].item(), None
 
@@ -465,7 +469,7 @@ class Training:
     def _of_slot(self, canary: Canary, world: int) -> Entry | None:
         """What a world trains on in a slot."""
         substitute = self.dpsgd.adjacency is Adjacency.SUBSTITUTE
-        target = self._record(canary.target)
+        target = self.record(canary.target)
         if isinstance(canary, InputCanary):
             crafted = torch.from_numpy(np.asarray(canary.features)), canary.label, None
             return ((target, crafted) if substitute else (crafted, None))[world]

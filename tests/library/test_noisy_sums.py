@@ -20,10 +20,7 @@ from dpcanary.checking.mechanism.measurements import (
 )
 from dpcanary.checking.mechanism.mechanism_check import _by_sums
 from dpcanary.checking.mechanism.noisy_sums import SumsMode, steps_of
-from dpcanary.checking.mechanism.postprocessing_replay import (
-    depends_on_sums_alone,
-    repeats_itself,
-)
+from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone, repeats_itself
 
 PLAN = Plan(Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0), 60, num_trainings=10, seed=3)
 SHAPES = [torch.Size([2, 3]), torch.Size([3, 2]), torch.Size([3]), torch.Size([2, 3])]
@@ -132,6 +129,10 @@ def size_of_batch(module, step):
     return 1 / max(1, len(step.memory["chosen"]))
 
 
+def seeded_factor(module, step):
+    return float(torch.rand((), generator=step.source))
+
+
 def unseeded_factor(module, step):
     return float(np.random.default_rng().random())
 
@@ -155,11 +156,7 @@ MOVES = {
     "clean loss": (scaled_by(clean_loss), False, False),
     "clean loss of the last step": (scaled_by(clean_loss_at_the_end), False, False),
     "size of the batch": (scaled_by(size_of_batch), False, True),
-    "random": (
-        scaled_by(lambda _, step: float(torch.rand((), generator=step.source))),
-        False,
-        True,
-    ),
+    "random": (scaled_by(seeded_factor), False, True),
     "number of the step": (scaled_by(lambda _, step: 0.9**step.number), True, True),
     "parameters": (scaled_by(parameters_themselves), True, True),
     "gradients elsewhere": (aside_for_gradients, False, False),

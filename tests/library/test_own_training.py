@@ -166,9 +166,9 @@ def test_the_claim_of_the_accountant_is_tested_for_the_audited_adjacency(
 def test_a_schedule_of_noise_is_audited_and_composed(tmp_path):
     """Full batches: mu of the whole is the root of the sum of squares of the steps' mu."""
     train = accounted((5.0, 1.0, 2), (4.0, 1.0, 2))
+    mu = math.sqrt(2 * (2 / 5.0) ** 2 + 2 * (2 / 4.0) ** 2)
+    expected = [gdp_epsilon(mu=factor * mu, delta=DELTA) for factor in (1.0, 0.5)]
     for result in (audit(train, tmp_path), audit(train, tmp_path)):  # at last from the journal
-        mu = math.sqrt(2 * (2 / 5.0) ** 2 + 2 * (2 / 4.0) ** 2)
-        expected = [gdp_epsilon(mu=factor * mu, delta=DELTA) for factor in (1.0, 0.5)]
         upper = [result.accounted.substitute, result.accounted.add_remove]
         assert upper == pytest.approx(expected, rel=1e-2)
         phases = [(phase.noise_multiplier, phase.num_steps) for phase in result.phases]
@@ -336,28 +336,24 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
     assert not (tmp_path / "not importable/runs.jsonl").exists()
 
 
-@pytest.mark.parametrize(("before", "now"), [(60, 100), (100, 60)])
-def test_looks_that_were_not_planned_are_no_valid_bounds(before, now, tmp_path):
-    """Whoever goes back to fewer runs has chosen between two bounds, too."""
-    first = audit(gaussian, tmp_path, num_runs=before)
-    assert first.estimate.is_valid
-    assert audit(gaussian, tmp_path, num_runs=before).estimate == first.estimate
-    other = audit(gaussian, tmp_path, num_runs=now)
-    assert not other.estimate.is_valid
-    said = f"NOT a valid bound (the audit was looked at before, with {before} "
-    assert words(other).startswith(f"Nothing can be stated: {said}")
-    text = other.report(tmp_path / "report.html").read_text()
+@pytest.mark.parametrize(("earlier", "looks", "now", "looks_now"), [
+    ((60, 60), (), 100, ()),
+    ((100, 100), (), 60, ()),  # whoever goes back has chosen between two bounds, too
+    ((20, 40), (20, 40), 60, (20, 40, 60)),  # a look is named after it was made
+])  # fmt: skip
+def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, looks_now, tmp_path):
+    known = {"train": gaussian, "folder": tmp_path, "threshold_rule": "rank_sum"}
+    results = [audit(num_runs=count, looks=looks, **known) for count in earlier]
+    assert all(result.estimate.is_valid for result in results)
+    assert (results[0].estimate == results[1].estimate) == (earlier[0] == earlier[1])
+    last = audit(num_runs=now, looks=looks_now, **known)
+    assert not last.estimate.is_valid
+    counts = ", ".join(map(str, dict.fromkeys(earlier)))
+    refusal = f"NOT a valid bound (the audit was looked at before, with {counts} runs)"
+    assert words(last).startswith(f"Nothing can be stated: {refusal}")
+    text = last.report(tmp_path / "report.html").read_text()
     assert "Nothing: the audit has no valid lower bound" in text
     assert "≥" not in text
-
-
-def test_a_look_that_is_named_after_it_was_made_is_not_planned(tmp_path):
-    options = {"threshold_rule": "combined", "folder": tmp_path}
-    assert audit(gaussian, num_runs=20, looks=[20, 40], **options).estimate.is_valid
-    assert audit(gaussian, num_runs=40, looks=[20, 40], **options).estimate.is_valid
-    later = audit(gaussian, num_runs=60, looks=[20, 40, 60], **options)
-    assert "with 20, 40 runs" in later.estimate.assumption
-    assert not later.estimate.is_valid
 
 
 def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):
@@ -378,10 +374,8 @@ def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):
 
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
-    train, known = (
-        accounted((4.0, 1.0, 4)),
-        {"threshold_rule": "anytime", "adjacency": "add_remove"},
-    )
+    train = accounted((4.0, 1.0, 4))
+    known = {"threshold_rule": "anytime", "adjacency": "add_remove"}
     options = known | {"num_runs": 400, "num_workers": num_workers}
     options["stop_when"] = lambda bound: bound.epsilon_lower > 1
     result = audit(train, tmp_path, **options)
@@ -425,15 +419,13 @@ def of_worlds(*phases: Any):
     return lambda seed, world: gaussian(seed, world, phases=phases[world])
 
 
-TWO_PHASES = [(5.0, 1.0, 2), (3.0, 1.0, 2)], [(5.0, 1.0, 2), (4.0, 1.0, 2)]
-
-
 @pytest.mark.parametrize(("train", "message"), [
     (lambda seed, world: float(world), "all 20 runs of world 0 have the score .*seeds its generat"),
     (lambda seed, world: (1.0, 2.0, 3.0), "the training returned .* it must return a"),
     (lambda seed, world: [0.0][world], r"run 1 \(world 1\) failed: IndexError: list index"),
     (of_worlds([(1.0, 1.0, 4)], [(2.0, 1.0, 4)]), "the trainings were not accounted alike"),
-    (of_worlds(*TWO_PHASES), "changed in some in another way than in others"),
+    (of_worlds([(5.0, 1.0, 2), (3.0, 1.0, 2)], [(5.0, 1.0, 2), (4.0, 1.0, 2)]),
+     "changed in some in another way than in others"),
     (lambda seed, world: "high", "the training returned 'high'; it must return a"),
     (lambda seed, world: math.nan, "run 0: the score is NaN"),
 ])  # fmt: skip

@@ -92,12 +92,9 @@ def test_gradients_are_averaged_over_views_before_they_are_clipped(name, is_clip
     norms = each[0].norm(dim=1)
     clip = float(norms.mean()) if is_clipped else math.inf
     assert not is_clipped or norms.min() < 0.99 * clip < 1.01 * clip < norms.max()
+    sums, known = torch.empty_like(parameters), {"loss": plain.CROSS_ENTROPY, "multiplicity": VIEWS}
     for vectorise in (False, True):
-        known = {"vectorise_runs": vectorise, "multiplicity": VIEWS}
-        path, sums = (
-            ModulePath(module, table, plain.CROSS_ENTROPY, **known),
-            torch.empty_like(parameters),
-        )
+        path = ModulePath(module, table, vectorise_runs=vectorise, **known)
         assert path.vectorises == vectorise
         path.clipped_sums(parameters, Batch(rows, weights, drawn), clip, sums)
         for run in range(2):

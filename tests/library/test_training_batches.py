@@ -102,15 +102,15 @@ def test_poisson_batches_hold_the_sampled_records_that_the_world_trains_on(
     rows_on_device, inserted_on_device = by_list._on_device(step)
     null = by_list.table.null
     assert null == N + (num_slots if kind == "input" else 0)
+    listed, inserted_in_list = by_list.at(step)
     for batch, inserted in (
         batches_for(runs, **known, shared=True).at(step),
-        by_list.at(step),
+        (listed, inserted_in_list),
         (Batch(rows_on_device, (rows_on_device != null).float()), inserted_on_device),
     ):
         assert np.array_equal(members(batch), expected)
         assert np.array_equal(inserted.numpy(), mask[:, targets])
         assert inserted.dtype == batch.weights.dtype == torch.float32
-    listed, _ = by_list.at(step)
     is_null = listed.rows.numpy() == null
     assert (np.diff(is_null.astype(int), axis=1) >= 0).all()  # a kernel stops at the first of them
     assert np.array_equal(listed.weights.numpy() == 0, is_null)
@@ -138,12 +138,10 @@ def test_known_batches_cut_the_order_of_their_epoch(records, batch_size, seed, p
     per_epoch = len(records) // batch_size
     steps = [*range(3 * per_epoch)]
     order.shuffle(steps)
-    batches = {step: known.at(step) for step in steps}
-    for epoch in range(3):
-        stream = generator(seed=seed, purpose=purpose, index=epoch)
-        expected = stream.permutation(records)[: per_epoch * batch_size]
-        pieces = [batches[epoch * per_epoch + piece] for piece in range(per_epoch)]
-        assert np.array_equal(np.concatenate(pieces), expected)
+    for step in steps:
+        epoch, piece = divmod(step, per_epoch)
+        expected = generator(seed=seed, purpose=purpose, index=epoch).permutation(records)
+        assert np.array_equal(known.at(step), expected[batch_size * piece :][:batch_size])
 
 
 def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
@@ -158,11 +156,11 @@ def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
             batches_for([1], kind="input", dpsgd=replace(dpsgd, batch_size=count + 1))
 
 
+C = POISSON.max_grad_norm
+
+
 def direction(*values: float) -> DirectionCanary:
     return DirectionCanary(np.resize([*values, *np.zeros(9)], 9).astype(np.float32), TARGETS[0])
-
-
-C = POISSON.max_grad_norm
 
 
 @pytest.mark.parametrize(("canary", "message"), [
@@ -184,11 +182,7 @@ C = POISSON.max_grad_norm
 ])  # fmt: skip
 def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     """Also if they are the second of two."""
-    fits = {
-        InputCanary: CANARIES["input"][0],
-        GradientCanary: GradientCanary(2, 0),
-        DirectionCanary: direction(0.1),
-    }[type(canary)]
+    [fits] = [of_kind[0] for of_kind in CANARIES.values() if type(of_kind[0]) is type(canary)]
     for canaries in ([canary], [replace(fits, target=17), canary]):
         with pytest.raises(InputError, match=message):
             slots_for(canaries, POISSON)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from by_hand import overlapping_classes
-from one_record_at_a_time import MODELS, Training
+from one_record_at_a_time import MODELS, Training, labels_for
 from opacus import GradSampleModule
 from torch import nn
 
@@ -28,11 +28,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.training_settings import (
-    Initialisation,
-    Optimizer,
-    Sampling,
-)
+from dpcanary.training.training_settings import Initialisation, Optimizer, Sampling
 
 N, NUM_FEATURES, NUM_STEPS, SEED, TARGET = 24, 6, 9, 11, 4
 SETTINGS = DPSGD(
@@ -98,11 +94,10 @@ OWN_STARTS = {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN, "d
 
 
 def way_of(name: str, dpsgd: DPSGD) -> dict[str, Any]:
-    features = MODELS[name].features(40).numpy()
-    everyone = Records(features, np.arange(40) % 3)
+    everyone = Records(MODELS[name].features(40).numpy(), labels_for(3, 40))
     return {
         "module": MODELS[name].module(3), "records": everyone[:N], "test_records": everyone[N:],
-        "canary": InputCanary(-features[TARGET], 1, TARGET), "dpsgd": dpsgd,
+        "canary": InputCanary(-everyone.features[TARGET], 1, TARGET), "dpsgd": dpsgd,
         "initialisation": Initialisation.PER_RUN,
     }  # fmt: skip
 
@@ -133,17 +128,14 @@ def test_another_division_into_blocks_changes_rounding_alone(way, count, assert_
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
 
 
-def test_progress_counts_model_steps_and_parameters_are_kept_only_if_asked_for() -> None:
-    whole = train(range(10))
-    for num_threads, test_records in ((1, None), (3, TEST_RECORDS[:0])):
-        done: list[int] = []
-        options = {"num_threads": num_threads, "on_progress": done.append, "runs_at_once": 4}
-        without = train(range(10), keep_parameters=False, test_records=test_records, **options)
-        assert sum(done) == 10 * NUM_STEPS
-        assert {*done} == {2, 4}
-        assert without.parameters is None
-        assert np.isnan(without.test_accuracy).all()
-        np.testing.assert_allclose(without.observations, whole.observations, atol=1e-5)
+@pytest.mark.parametrize(("num_threads", "test_records"), [(1, None), (3, TEST_RECORDS[:0])])
+def test_progress_counts_model_steps(num_threads: int, test_records: Records | None) -> None:
+    done: list[int] = []
+    options = {"num_threads": num_threads, "on_progress": done.append, "runs_at_once": 4}
+    result = train(range(10), test_records=test_records, **options)
+    assert sum(done) == 10 * NUM_STEPS
+    assert {*done} == {2, 4}
+    assert np.isnan(result.test_accuracy).all()
 
 
 @pytest.mark.parametrize("kind", CANARIES)
@@ -173,31 +165,26 @@ def test_divergence_names_the_first_run_its_step_and_the_rate_of_that_step(kind)
 
 
 def test_global_random_states_and_threads_are_left_alone_and_do_not_matter() -> None:
-    def states() -> list:
-        kind, key, *rest = np.random.get_state()  # noqa: NPY002
-        return [torch.get_rng_state().tolist(), kind, key.tolist(), rest]
-
-    def diverges() -> None:
-        with pytest.raises(InputError, match=r"^run 0 diverged"):
-            train([0, 1], **OWN_STARTS | {"dpsgd": replace(SETTINGS, learning_rate=1e39)})
-
-    before, threads, seen = states(), torch.get_num_threads(), set()
-    first = train(range(12), runs_at_once=5, num_threads=3, **OWN_STARTS)
-    diverges()
-    assert states() == before
-    assert torch.get_num_threads() == threads
-    torch.manual_seed(5)
-    np.random.seed(5)  # noqa: NPY002
+    seen: set[int] = set()  # numbers of threads that each worker uses
+    options = {"on_progress": lambda done: seen.add(torch.get_num_threads()), **OWN_STARTS}
+    threads, results = torch.get_num_threads(), []
     try:
-        torch.set_num_threads(2)
-        options = {"on_progress": lambda done: seen.add(torch.get_num_threads()), **OWN_STARTS}
-        second = train(range(12), runs_at_once=5, num_threads=2, **options)
-        diverges()
-        assert torch.get_num_threads() == 2
+        for seed, num_threads in ((4, 3), (5, 2)):
+            torch.set_num_threads(2)
+            torch.manual_seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            results.append(train(range(12), runs_at_once=5, num_threads=num_threads, **options))
+            with pytest.raises(InputError, match=r"^run 0 diverged"):
+                train([0, 1], **OWN_STARTS | {"dpsgd": replace(SETTINGS, learning_rate=1e39)})
+            assert torch.get_num_threads() == 2
+            drawn = torch.rand(()), np.random.random()  # noqa: NPY002
+            torch.manual_seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            assert drawn == (torch.rand(()), np.random.random())  # noqa: NPY002
     finally:
         torch.set_num_threads(threads)
-    assert_same_bits(first, second)
-    assert seen == {1}  # each worker uses one thread
+    assert_same_bits(*results)
+    assert seen == {1}
 
 
 def test_initial_parameters_are_drawn_by_one_thread_at_a_time(monkeypatch):
@@ -347,9 +334,8 @@ BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_pe
       for name in ("optimizer", "adjacency", "loss", "sampling")),
     *(({name: value}, f"^{name} is {value!r}; it must be {must_be}$")
       for name, must_be, *values in NUMBERS for value in values),
-    *(({"record_steps": (step,)}, f"^record_steps is {step}; .* whole number of at least 1$")
-      for step in (0, 1.5)),
-    ({"record_steps": 1.5}, r"^record_steps is 1\.5; .* whole number of at least 1$"),
+    *(({"record_steps": steps}, rf"^record_steps is {step}; .* whole number of at least 1$")
+      for steps, step in (((0,), 0), ((1.5,), 1.5), (1.5, 1.5))),
     *(({"record_steps": steps}, "^record_steps must ascend from 1; they are ")
       for steps in ((3, 1), (2, 2), ())),
     *(({name: 10}, r"^sampling poisson has no batch_size or canary_period: .* have no fixed size;"
@@ -419,33 +405,33 @@ def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
     ("canary", "observe"), [("coordinate", "change"), ("direction", "change_and_length")]
 )
 def test_defaults_are_the_documented_ones(canary: str, observe: str) -> None:
-    known = {"module": LINEAR, "records": RECORDS, "dpsgd": SETTINGS, "seed": 5, "runs": 6}
-    known |= {"canary": CANARIES[canary]}
-    result = train_ensemble(**known)
-    options = {"initialisation": "fixed", "worlds": "alternate", "observe": observe}
-    spelled_out = train_ensemble(**known, **options, device="cpu", rotate=True)
-    assert result.observations.tobytes() == spelled_out.observations.tobytes()
+    dpsgd = replace(SETTINGS, record_steps=NUM_STEPS)  # the last step alone
+    known = {"module": LINEAR, "records": RECORDS, "canary": CANARIES[canary], "runs": 6, "seed": 5}
+    result = train_ensemble(**known, dpsgd=dpsgd)
+    known |= {"initialisation": "fixed", "worlds": "alternate", "observe": observe}
+    spelled_out = train_ensemble(**known, dpsgd=SETTINGS, device="cpu", rotate=True)
+    assert result.observations.tobytes() == spelled_out.observations[:, -1:].tobytes()
     assert result.parameters is None
     assert np.isnan(result.test_accuracy).all()
-    assert replace(SETTINGS, record_steps=6) == replace(SETTINGS, record_steps=(6,))
 
 
-@pytest.mark.parametrize("weights", ["kaiming", "xavier"])
-def test_runs_draw_their_own_start_with_weights_of_this_name(weights: str) -> None:
+def test_runs_draw_their_own_start_with_weights_of_this_name() -> None:
     still = replace(SETTINGS, learning_rate=lambda step: 0.0)
-    options = {"initialisation": "per_run", "initial_weights": weights}
-    drawn = train(range(300), dpsgd=still, **options).parameters
-    assert len(np.unique(drawn[:, :-3])) == drawn[:, :-3].size
-    variance = {"kaiming": 2 / NUM_FEATURES, "xavier": 2 / (NUM_FEATURES + 3)}[weights]
-    assert drawn[:, :-3].var() == pytest.approx(variance, rel=0.05)
-    assert not drawn[:, -3:].any()
+    options = {"initialisation": "per_run", "initial_weights": "xavier"}
+    weights, biases = np.split(train(range(300), dpsgd=still, **options).parameters, [-3], axis=1)
+    assert len(np.unique(weights)) == weights.size
+    assert weights.var() == pytest.approx(2 / (NUM_FEATURES + 3), rel=0.05)
+    assert not biases.any()
 
 
-def test_runs_are_a_number_or_indices() -> None:
-    whole = train(8)
-    assert (whole.runs.tolist(), whole.worlds.tolist()) == ([*range(8)], [[0], [1]] * 4)
-    for runs in (np.int64(8), [*range(8)], np.arange(8), (run for run in range(8))):
-        assert_same_bits(train(runs), whole)
+@pytest.mark.parametrize("model", ["linear 6", "tanh"])
+def test_runs_are_a_number_or_indices_and_numbers_of_any_type(model: str) -> None:
+    known = {"module": MODELS[model].module(3), "initialisation": "fixed"}
+    whole = train(4, test_records=RECORDS, **known)
+    assert (whole.runs.tolist(), whole.worlds.tolist()) == ([*range(4)], [[0], [1]] * 2)
+    other = Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8))
+    for runs in (np.int64(4), [*range(4)], np.arange(4), (run for run in range(4))):
+        assert_same_bits(train(runs, records=other, test_records=other, **known), whole)
 
 
 def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> None:
@@ -454,14 +440,6 @@ def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> Non
     one_output = {"records": few, "test_records": few, "module": nn.Linear(6, 1), "dpsgd": BINARY}
     for of_kind in (known, one_output | {"canary": canary}):
         assert np.isfinite(train(2, **of_kind).observations).all()
-
-
-def test_records_of_other_types_are_trained_on_alike() -> None:
-    other = Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8))
-    for model in ("linear 6", "tanh"):
-        known = {"module": MODELS[model].module(3), "initialisation": "fixed"}
-        whole = train(4, test_records=RECORDS, **known)
-        assert_same_bits(train(4, records=other, test_records=other, **known), whole)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")

@@ -1,6 +1,5 @@
 """Every gradient path against one record at a time in double precision, and paths of modules."""
 
-import copy
 import math
 import resource
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from one_record_at_a_time import CROSS_ENTROPY, MODELS, OUTPUTS, parameters_of, 
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -117,14 +117,11 @@ def batches_from(table: RecordTable, sizes: Sequence[int], seed: int = 3) -> dic
         lists[run, : len(rows)] = torch.from_numpy(rows)
     one_row = weights[1:2].expand(len(sizes), -1)
     batches = {
-        "shared rows": Batch(order, weights),
-        "lists": Batch(lists, (lists != table.null).float()),
-        "one row of weights": Batch(order[::2], one_row[:, ::2]),
+        "shared rows": (order, weights),
+        "lists": (lists, (lists != table.null).float()),
+        "one row of weights": (order[::2], one_row[:, ::2]),
     }
-    return {
-        name: Batch(batch.rows.to(device), batch.weights.to(device))
-        for name, batch in batches.items()
-    }
+    return {name: Batch(*(part.to(device) for part in parts)) for name, parts in batches.items()}
 
 
 def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm: float) -> Tensor:
@@ -141,13 +138,13 @@ def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm:
 def assert_contract(
     name: str, outputs: str, *, device: str, count: int = 13, ties: bool = False
 ) -> None:
-    """Sums of every path, layout of batches and clipping norm; then logits and layouts of rows."""
+    """Sums of every path, layout and clipping norm; logits; and the user's module, which stays."""
     model, (loss, num_outputs) = MODELS[name], OUTPUTS[outputs]
     module = model.module(num_outputs)
-    table = table_for(
-        model, num_outputs, count=count, device=device, numbers=not loss.is_of_classes
-    )
-    parameters = parameters_of(module, len(SIZES), spread=0.3 if len(model.shape) == 1 else 0.1)
+    before, layers = parameters_to_vector(module.parameters()).detach().clone(), repr(module)
+    is_numbers, spread = not loss.is_of_classes, 0.3 if len(model.shape) == 1 else 0.1
+    table = table_for(model, num_outputs, count=count, device=device, numbers=is_numbers)
+    parameters = parameters_of(module, len(SIZES), spread=spread)
     if ties:
         # Multiples of 1/8 have exact sums, so both sides see equal maxima, also at the ReLU's 0.
         table = replace(table, features=(table.features.sign() * (table.features.abs() > 0.5)))
@@ -179,15 +176,18 @@ def assert_contract(
                     expected = plain.clipped_sum(of_run[rows[run]], weights, max_grad_norm)
                     error, size = (sums[run] - expected).norm(), lengths[run].norm()
                     assert error <= TOLERANCES[device] * size, where
-    assert_logits_and_layouts(module, paths, table, parameters)
+    logits = torch.stack([plain.in_double(module, row)(host).detach() for row in parameters])
+    assert_logits_and_layouts(logits, paths, table, parameters)
+    assert torch.equal(parameters_to_vector(module.parameters()), before)
+    assert repr(module) == layers  # such as inplace=True
+    assert all(own.requires_grad and own.grad is None for own in module.parameters())
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
 
 
 def assert_logits_and_layouts(
-    module: nn.Module, paths: dict[str, GradientPath], table: RecordTable, parameters: Tensor
+    logits: Tensor, paths: dict[str, GradientPath], table: RecordTable, parameters: Tensor
 ) -> None:
     device = table.features.device
-    host = table.features.cpu()
-    logits = torch.stack([plain.in_double(module, row)(host).detach() for row in parameters])
     for name, path in paths.items():
         buffer = path.encode(parameters.to(device)).contiguous()
         with reproducible_convolutions():
@@ -211,9 +211,8 @@ def cases() -> list[tuple[str, str]]:
     """Models of fast paths with most outputs, since these paths have the losses' derivatives."""
     chosen = [(name, outputs) for name in ("linear 6", "tanh", "relu first") for outputs in OUTPUTS]
     for place, name in enumerate(MODELS):
-        chosen.append((name, list(OUTPUTS)[place % len(OUTPUTS)]))
-        if MODELS[name].paths[0] != "module in turns":
-            chosen.append((name, list(OUTPUTS)[(place + 3) % len(OUTPUTS)]))
+        shifts = (0,) if MODELS[name].paths[0] == "module in turns" else (0, 3)
+        chosen += [(name, list(OUTPUTS)[(place + shift) % len(OUTPUTS)]) for shift in shifts]
     return list(dict.fromkeys(chosen))
 
 
@@ -296,11 +295,9 @@ def test_a_zero_gradient_is_not_divided_by(name):
 def test_a_broken_run_is_broken_alone(name, broken):
     """NaN in any parameter reaches the sums; an infinite one may only saturate a neuron."""
     module, table = MODELS[name].module(3), table_for(MODELS[name], 3)
-    parameters = parameters_of(module, 3)
+    path, parameters = path_chosen(module, table), parameters_of(module, 3)
     batch = Batch(torch.arange(table.null), torch.ones(3, table.null))
-    path = path_chosen(module, table)
-    whole = sums_of(path, parameters, batch, 0.5)
-    count = parameters.shape[1]
+    whole, count = sums_of(path, parameters, batch, 0.5), parameters.shape[1]
     for column in {0, 1, *range(0, count, -(-count // 23)), count - 1}:
         changed = parameters.clone()
         changed[1, column] = broken
@@ -441,22 +438,6 @@ def test_layers_are_units(name, monkeypatch):
         own for own, layer in named if any(p is not None for p in layer._parameters.values())
     )
     assert path_for(name).unit_names == (DIFFERENTIATED.get(name) or layers)
-
-
-def test_the_users_module_is_not_changed() -> None:
-    module, table = MODELS["norms"].module(3), table_for(MODELS["norms"], 3)
-    before = [copy.deepcopy(parameter) for parameter in module.parameters()]
-    path, rows = (
-        path_named("module in turns", module, table, CROSS_ENTROPY),
-        parameters_of(module, 2),
-    )
-    sums_of(path, rows, Batch(torch.arange(4), torch.ones(2, 4)), 1.0)
-    for parameter, old in zip(module.parameters(), before, strict=True):
-        assert torch.equal(parameter, old)
-        assert parameter.requires_grad
-        assert parameter.grad is None
-    assert module[2].inplace
-    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
 
 
 class Largest(TorchDispatchMode):

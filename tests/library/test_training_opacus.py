@@ -3,14 +3,13 @@
 import copy
 import sys
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_record_at_a_time import BINARY, MODELS, Training
+from one_record_at_a_time import BINARY, MODELS, Training, labels_for, optimiser_of
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer, optimizer
 from running import printed_by
@@ -58,7 +57,7 @@ def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
     module = MODELS[model].module(NUM_CLASSES)
     features = MODELS[model].features(60).numpy()
-    records = Records(features, np.random.default_rng(3).integers(0, NUM_CLASSES, 60))
+    records = Records(features, labels_for(NUM_CLASSES, 60))
     dpsgd = replace(SETTINGS, **changed)
     canaries = [
         InputCanary((slot - 2.5) * features[target], slot, target)
@@ -67,18 +66,15 @@ def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
     known = {"module": module, "records": records, "dpsgd": dpsgd, "seed": SEED}
     result = train_ensemble(canary=canaries, runs=RUNS, keep_parameters=True, **known)
     training = Training(canaries=canaries, **known)
-    momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-    descent = partial(torch.optim.SGD, momentum=momentum)
-    if dpsgd.optimizer is Optimizer.ADAM:
-        descent = torch.optim.Adam
+    scales = {"noise_multiplier": dpsgd.noise_multiplier, "max_grad_norm": dpsgd.max_grad_norm}
+    scales |= {"expected_batch_size": training.batch_size}
     loss = nn.BCEWithLogitsLoss() if dpsgd.loss is BINARY else nn.CrossEntropyLoss()
     norms, sizes = [], []
     for row, run in enumerate(RUNS):
         wrapped = GradSampleModule(copy.deepcopy(module))
         parameters = [*wrapped.parameters()]
-        sizes_told = {"expected_batch_size": training.batch_size}
-        sizes_told |= {name: getattr(dpsgd, name) for name in ("noise_multiplier", "max_grad_norm")}
-        theirs = DPOptimizer(descent(parameters, lr=dpsgd.learning_rate_at(0)), **sizes_told)
+        descent = optimiser_of(dpsgd.optimizer, dpsgd.momentum)
+        theirs = DPOptimizer(descent(parameters, lr=dpsgd.learning_rate_at(0)), **scales)
         for step in range(dpsgd.record_steps[-1]):
             noise, runs = torch.zeros(1, result.parameters.shape[1]), torch.tensor([run])
             Noise(seed=SEED).add(noise, factor=0.0, scale=1.0, runs=runs, step=step)
@@ -115,11 +111,7 @@ def test_steps_are_those_of_pytorchs_classes(optimizer, rates, momentum, fused, 
     draws = torch.Generator().manual_seed(seed)
     parameters, twin = torch.randn(3, 101, generator=draws), torch.zeros(3, 101, requires_grad=True)
     twin.data.copy_(parameters)
-    theirs = {
-        Optimizer.SGD: lambda: torch.optim.SGD([twin], fused=fused),
-        Optimizer.MOMENTUM: lambda: torch.optim.SGD([twin], momentum=momentum, fused=fused),
-        Optimizer.ADAM: lambda: torch.optim.Adam([twin], fused=fused),
-    }[optimizer]()
+    theirs = optimiser_of(optimizer, momentum)([twin], fused=fused)
     stepping = Stepping(optimizer, parameters, momentum=momentum, fused=fused)
     for step, rate in enumerate(rates):
         gradients = torch.randn(3, 101, generator=draws) * 10.0 ** (step - 4)

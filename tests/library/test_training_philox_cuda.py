@@ -34,25 +34,18 @@ RUNS = torch.tensor([4097, 0, 2**31 + 5])
 def loaded(name: str) -> ModuleType:
     """A separate copy of the module: Triton decides at import how its kernels run."""
     spec = importlib.util.spec_from_file_location(name, SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> ModuleType:
+def by_device() -> Iterator[dict[str, ModuleType]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        return loaded("interpreted_philox_cuda")
-
-
-@pytest.fixture(scope="module")
-def compiled() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("TRITON_INTERPRET", raising=False)
-        yield loaded("compiled_philox_cuda")
+        interpreted = loaded("interpreted_philox_cuda")
+        patch.delenv("TRITON_INTERPRET")
+        yield {"cpu": interpreted, "cuda": loaded("compiled_philox_cuda")}
 
 
 @pytest.fixture(params=DEVICES)
@@ -61,8 +54,8 @@ def device(request):
 
 
 @pytest.fixture
-def kernels(device: str, interpreted: ModuleType, compiled: ModuleType) -> ModuleType:
-    return interpreted if device == "cpu" else compiled
+def kernels(device: str, by_device: dict[str, ModuleType]) -> ModuleType:
+    return by_device[device]
 
 
 @pytest.mark.parametrize("width", [1, 3, 64, 2053])  # the last one in two tiles
@@ -99,10 +92,10 @@ def test_there_may_be_no_runs_or_records_but_rows_have_no_gaps(kernels, device):
 
 @pytest.mark.parametrize(("tile", "num_warps"), [(32, 1), (512, 4)])
 @pytest.mark.parametrize("name", ["_add_normals", "_sample_mask"])
-def test_kernels_compile_once_for_a_gpu(compiled, name, tile, num_warps, tmp_path, monkeypatch):
+def test_kernels_compile_once_for_a_gpu(by_device, name, tile, num_warps, tmp_path, monkeypatch):
     """To machine code of compute capability 9.0, with the assembler that comes with Triton."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = getattr(compiled, name)
+    kernel = getattr(by_device["cuda"], name)
     signature = {"out": "*fp32", "runs": "*i64", "tile": "constexpr"}
     for parameter in kernel.params:
         if parameter.name not in signature:  # neither its value nor its type may cause a compile

@@ -1,15 +1,13 @@
 """Whole trainings against a loop over runs, steps and records, in double precision."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import one_record_at_a_time as plain
 import pytest
 import torch
-from one_record_at_a_time import MODELS, OUTPUTS, Training, Vector, clipped_sum, in_double
+from one_record_at_a_time import MODELS, OUTPUTS, Training, Vector, in_double, optimiser_of
 from sklearn.metrics import r2_score
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -75,12 +73,9 @@ class Case:
         return MODELS[self.model].module(OUTPUTS[self.outputs][1])
 
     def records(self) -> tuple[Records, Records]:
-        outputs = OUTPUTS[self.outputs][1]
-        features, rng = MODELS[self.model].features(COUNT + 30).numpy(), np.random.default_rng(5)
-        labels = rng.integers(0, max(2, outputs), COUNT + 30)
-        if self.outputs == "numbers":
-            labels = rng.normal(0.3, 2.0, COUNT + 30).astype(np.float32)
-        everyone = Records(features, labels)
+        (loss, outputs), model = OUTPUTS[self.outputs], MODELS[self.model]
+        labels = plain.labels_for(outputs, COUNT + 30, numbers=not loss.is_of_classes)
+        everyone = Records(model.features(COUNT + 30).numpy(), labels)
         return everyone[:COUNT], everyone[COUNT:]
 
     def canaries(self, count: int, norm: float) -> list[Canary]:
@@ -143,13 +138,7 @@ CASES = {
 }  # a dictionary keeps the order and drops what occurs twice
 
 
-def observed(
-    case: Case,
-    training: Training,
-    canary: Canary,
-    thetas: Sequence[Vector],
-    steps: Sequence[Vector],
-) -> Vector:
+def observed(case: Case, training: Training, canary: Canary, thetas: list, steps: list) -> Vector:
     """What is kept of a model for one slot; `steps` are the noisy gradients since the last time."""
     start, theta = thetas[0], thetas[-1]
     if isinstance(canary, InputCanary):
@@ -215,36 +204,31 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     module, (records, test_records) = case.module(), case.records()
     count = sum(parameter.numel() for parameter in module.parameters())
     _, num_outputs = OUTPUTS[case.outputs]
-    training = Training(
-        module=case.module(), records=records, canaries=(), dpsgd=case.mechanism(1.0), seed=SEED
-    )
+    known = {"module": module, "records": records, "seed": SEED}
+    training = Training(**known, canaries=(), dpsgd=case.mechanism(1.0))
     starts = {run: case.start(module, run) for run in RUNS}
-    everyone = [
-        (torch.from_numpy(x), y.item(), None)
-        for x, y in zip(records.features, records.labels, strict=True)
-    ]
+    everyone = [training.record(row) for row in range(len(records))]
     norm = 0.9 * float(training.gradients(starts[RUNS[0]], everyone).norm(dim=1).median())
     dpsgd, canaries = case.mechanism(norm), case.canaries(count, norm)
     halves, clip = case.num_slots == 2, dpsgd.max_grad_norm
     training = replace(training, dpsgd=dpsgd, canaries=canaries, halves=halves)
     result = train_ensemble(
-        module=module, records=records, canary=canaries if case.num_slots > 1 else canaries[0],
-        dpsgd=dpsgd, runs=RUNS, seed=SEED, test_records=test_records, observe=case.observe,
-        worlds="halves" if halves else None, initialisation=case.initialisation, device=device,
-        keep_parameters=True,
+        **known, canary=canaries if case.num_slots > 1 else canaries[0], dpsgd=dpsgd, runs=RUNS,
+        test_records=test_records, observe=case.observe, worlds="halves" if halves else None,
+        initialisation=case.initialisation, device=device, keep_parameters=True,
     )  # fmt: skip
     assert result.runs.tolist() == list(RUNS)
     assert result.worlds.tolist() == [training.worlds(run) for run in RUNS]
     # The noise of a run is drawn in the layout of its path. A rotated path draws it in the span.
     table = table_of(records, canaries, torch.device(device))
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
-    plain = path_of(module, table, dpsgd=dpsgd, basis=None)
+    unrotated = path_of(module, table, dpsgd=dpsgd, basis=None)
     basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=case.initialisation)
     assert (basis is not None) == (case.model == "linear 33")
-    path = plain if basis is None else path_of(module, table, dpsgd=dpsgd, basis=basis)
+    path = unrotated if basis is None else path_of(module, table, dpsgd=dpsgd, basis=basis)
 
     def drawn(run: int, step: int, purpose: Purpose) -> Vector:
-        layout = path if purpose is Purpose.NOISE else plain
+        layout = path if purpose is Purpose.NOISE else unrotated
         out = torch.zeros(1, layout.num_parameters)
         there = {"runs": torch.tensor([run]), "step": step, "purpose": purpose}
         Noise(seed=SEED).add(out, factor=0.0, scale=1.0, **there)
@@ -257,14 +241,10 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     for row, run in enumerate(RUNS):
         thetas, seen, steps = [starts[run]], [], []
         parameter = torch.tensor(starts[run])
-        descent = {
-            Optimizer.SGD: partial(torch.optim.SGD, momentum=0.0),
-            Optimizer.MOMENTUM: partial(torch.optim.SGD, momentum=0.7),
-            Optimizer.ADAM: torch.optim.Adam,
-        }[case.optimizer]([parameter])
+        descent = optimiser_of(case.optimizer, 0.7)([parameter])
         for step in range(dpsgd.record_steps[-1]):
             gradients = training.gradients(thetas[-1], training.batch(run, step))
-            total = clipped_sum(gradients, torch.ones(len(gradients)), clip).numpy()
+            total = plain.clipped_sum(gradients, torch.ones(len(gradients)), clip).numpy()
             if dpsgd.noise_multiplier:
                 total += dpsgd.noise_multiplier * clip * drawn(run, step, Purpose.NOISE)
             steps.append(total / training.batch_size)
