@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from dpcanary.accounting.phases import Phase
 from dpcanary.core.argument_checks import checked_count
@@ -85,13 +86,13 @@ class CorrelatedRecorder(Recorder):
         norms = np.sqrt((self._matrix[:, schedules].sum(axis=2) ** 2).sum(axis=0))
         self.sensitivity = float(norms.max())
         self._schedules = schedules[norms >= _SHARE * self.sensitivity]
+        self._largest_rate = _largest_rate(self._matrix, self._schedules)
         self._moved = LargestMove(self._matrix, schedules)
         rows, columns = np.nonzero(self._matrix)
         self._bands = int((rows - columns).max()) + 1
         super().__init__(
             shapes,
             noise_multiplier=noise_multiplier,
-            # On average; schedules of canaries spread over the training.
             sample_rate=min(1.0, times / self._total_steps),
             **options,
         )
@@ -107,6 +108,12 @@ class CorrelatedRecorder(Recorder):
         self._times = np.zeros((self._total_steps, self.num_canaries), bool)
         self._times[chosen, np.arange(self.num_canaries)[:, None]] = True
         self._past: deque[Floats] = deque(maxlen=self._bands)
+
+    def _share_of_canary(self, *, noise_multiplier: float, sample_rate: float) -> float:
+        """In the step that has the most canaries for its noise, which is that of C^-1 Z."""
+        return super()._share_of_canary(
+            noise_multiplier=noise_multiplier, sample_rate=self._largest_rate
+        )
 
     def _takes_part(self, step_settings: StepSettings) -> Floats:
         if self.num_steps >= self._total_steps:
@@ -175,6 +182,16 @@ class LargestMove:
             self._products += columns[:, :, None] * columns[:, None, :]
         self._num_steps = num_steps
         return sqrt(float(np.abs(self._products).sum(axis=(1, 2)).max()))
+
+
+def _largest_rate(matrix: Floats, schedules: NDArray[np.int64]) -> float:
+    """The largest share of canaries that take part in a step, over the variance of its noise.
+
+    The variance is in units of that of Z: the squared norm of a row of C^-1.
+    """
+    steps, counts = np.unique(schedules, return_counts=True)
+    rows = solve_triangular(matrix.T, np.eye(len(matrix))[:, steps], lower=False)
+    return float((counts / len(schedules) / (rows**2).sum(axis=0)).max())
 
 
 def _checked_strategy(strategy: ArrayLike, num_steps: int) -> Floats:

@@ -70,7 +70,7 @@ class StepsSeen:
         along_sum: the noise's component along the sum before it, shape (T,); NaN if not measured.
         batch_sizes: shape (T,); NaN if not known.
         sample_rates: q, shape (T,).
-        num_records: the least and the largest number that the data may have; NaN if not known.
+        num_records: of the data; NaN if it is not known.
     """
 
     residuals: Floats
@@ -80,7 +80,7 @@ class StepsSeen:
     along_sum: Floats
     batch_sizes: Floats
     sample_rates: Floats
-    num_records: tuple[float, float]
+    num_records: float
 
 
 @dataclass(frozen=True)
@@ -298,13 +298,11 @@ class Evidence:
     def _of_batches(self, seen: StepsSeen) -> Floats:
         sizes, rates = seen.batch_sizes, seen.sample_rates
         earlier = self._earlier_batches(sizes, rates)
-        low, high = seen.num_records
-        # The number of records that explains the size best, among those that the data may have.
-        claimed = _log_binomial(sizes, np.clip(sizes // rates, low, high), rates)
-        middle = (low + high) // 2
+        trials = seen.num_records
+        claimed = _log_binomial(sizes, trials, rates)
         other_rates = np.minimum(rates[:, None] * _RATES, 1.0)
-        by_rate = _log_binomial(sizes[:, None], middle, other_rates)
-        by_spread = _log_spread(sizes, middle, rates)
+        by_rate = _log_binomial(sizes[:, None], trials, other_rates)
+        by_spread = _log_spread(sizes, trials, rates)
         mixed = (1 - _SAME_SIZE) * np.exp(claimed)[:, None] + _SAME_SIZE * (
             sizes[:, None] == earlier
         )
@@ -315,9 +313,9 @@ class Evidence:
                 by_rate,
                 by_spread,
                 repeats,
-                self._of_cuts(sizes, middle, rates, claimed),
-                self._of_passes(sizes, middle, rates, claimed),
-                _log_of_shares(sizes, middle, rates, claimed),
+                self._of_cuts(sizes, trials, rates, claimed),
+                self._of_passes(sizes, trials, rates, claimed),
+                _log_of_shares(sizes, trials, rates, claimed),
             ]
         )
         ratios = np.maximum(alternatives, _NEVER) - np.maximum(claimed, 2 * _NEVER)[:, None]

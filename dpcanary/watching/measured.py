@@ -51,9 +51,8 @@ class Measured:
         rows = np.concatenate(chain)
         self.products += (rows[1:] * rows[:-1]).sum(), rows[1:].size
         self._last = seen.residuals[-1]
-        low, high = seen.num_records
         is_known = np.isfinite(seen.batch_sizes)
-        expected = seen.sample_rates[is_known] * (low + high) / 2
+        expected = seen.sample_rates[is_known] * seen.num_records
         self.batches += seen.batch_sizes[is_known].sum(), expected.sum(), is_known.sum()
 
     def copy(self) -> "Measured":

@@ -109,26 +109,19 @@ class _Step:
     along_sum: float
 
 
-def share_of_variance(
-    num_canaries: int, *, num_parameters: int, noise_multiplier: float, sample_rate: float
-) -> float:
-    """The share that canaries add to the variance of the noise: q K / (sigma^2 d)."""
-    return sample_rate * num_canaries / (noise_multiplier**2 * num_parameters)
-
-
-def default_num_canaries(
-    *, num_parameters: int, noise_multiplier: float, sample_rate: float
-) -> int:
+def default_num_canaries(share: float, *, num_parameters: int, training: str) -> int:
     """The largest number up to 5,000 that adds at most half a percent to the noise's variance.
 
     At least 20, which show something, if these add at most five percent.
 
+    Args:
+        share: what one canary adds.
+        num_parameters: d.
+        training: the settings that it follows from, for the message.
+
     Raises:
         InputError: if they add more, so that nothing can be shown without changing the training.
     """
-    share = share_of_variance(
-        1, num_parameters=num_parameters, noise_multiplier=noise_multiplier, sample_rate=sample_rate
-    )
     by_default = min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share))
     if by_default >= _FEWEST_CANARIES:
         return by_default
@@ -140,7 +133,7 @@ def default_num_canaries(
         why = f"there is no room for {_FEWEST_CANARIES} canaries"
     raise InputError(
         f"nothing can be shown of this training without changing it: {why} ({num_parameters:,}"
-        f" trained parameters, noise multiplier {noise_multiplier:g}, sample rate {sample_rate:g})."
+        f" trained parameters, {training})."
         f" Give num_canaries to add some all the same; fewer than {FEWEST_CANARIES} show nothing"
     )
 
@@ -158,7 +151,8 @@ class Recorder:
         alarm: what refutes the claim; None so far.
         end: the alarm at which watching ended; None so far.
         num_canaries: K.
-        share: what the canaries add to the variance of the noise, at most in one step.
+        share: what the canaries add to the variance of a step's noise on average over their coins,
+            in the step in which this is largest.
         num_steps: steps that were recorded.
         journal: the file that is kept up to date; None if there is none.
         directions: of the canaries.
@@ -220,13 +214,16 @@ class Recorder:
         self._alarm_level = checked_real("alarm_level", alarm_level, most=1.0)
         self._on_alarm = on_alarm or _warn
         self._num_records = (
-            (nan, nan) if num_records is None else (checked_count("num_records", num_records),) * 2
+            nan if num_records is None else checked_count("num_records", num_records)
         )
         noise = checked_real("noise_multiplier", noise_multiplier)
         rate = checked_real("sample_rate", sample_rate, most=1.0, most_included=True)
-        size = sum(self._sizes)
         chosen = (
-            default_num_canaries(num_parameters=size, noise_multiplier=noise, sample_rate=rate)
+            default_num_canaries(
+                self._share_of_canary(noise_multiplier=noise, sample_rate=rate),
+                num_parameters=sum(self._sizes),
+                training=f"noise multiplier {noise:g}, sample rate {rate:g}",
+            )
             if num_canaries is None
             else checked_count("num_canaries", num_canaries, least=2)
         )
@@ -285,13 +282,17 @@ class Recorder:
         self._versions: list[int] = []
         self.added, self.others = np.empty(0), np.empty(0)
 
+    def _share_of_canary(self, *, noise_multiplier: float, sample_rate: float) -> float:
+        """What a canary adds to the variance of a step's noise on average: q / (sigma^2 d).
+
+        Half as much under adjacencies in which it adds nothing in world 1.
+        """
+        return sample_rate / (noise_multiplier**2 * sum(self._sizes))
+
     def _adds(self, *, noise_multiplier: float, sample_rate: float, stacklevel: int) -> None:
         """Keeps the largest share of all steps; warns where it becomes large."""
-        share = share_of_variance(
-            self.num_canaries,
-            num_parameters=sum(self._sizes),
-            noise_multiplier=noise_multiplier,
-            sample_rate=sample_rate,
+        share = self.num_canaries * self._share_of_canary(
+            noise_multiplier=noise_multiplier, sample_rate=sample_rate
         )
         if share > _LARGE_SHARE >= self.share:
             warnings.warn(

@@ -143,7 +143,7 @@ def seen(rng, steps: int, *, scale=1.0, batches=None, num_canaries: int = 20) ->
         along_sum=rng.normal(size=steps),
         batch_sizes=rng.binomial(100, 0.2, steps) * 1.0 if batches is None else batches,
         sample_rates=np.full(steps, 0.2),
-        num_records=(100.0, 100.0),
+        num_records=100.0,
     )
 
 
@@ -151,7 +151,7 @@ def shown(steps: int, *, num_canaries: int = 0, **known) -> StepsSeen:
     """Steps of which nothing is known but what is given."""
     shapes = {"squares": (2,), "sums": (2,), "first": (2, 16), "along_sum": (), "batch_sizes": ()}
     nothing = {name: np.full((steps, *shape), math.nan) for name, shape in shapes.items()}
-    nothing |= {"residuals": np.ones((steps, num_canaries)), "num_records": (math.nan, math.nan)}
+    nothing |= {"residuals": np.ones((steps, num_canaries)), "num_records": math.nan}
     return StepsSeen(**nothing | {"sample_rates": np.full(steps, 0.2)} | known)
 
 
@@ -224,7 +224,7 @@ def test_steps_that_show_nothing_are_no_evidence_and_blocks_of_steps_change_noth
     assert 12 / 15 * 0.99 < math.exp(nothing.log_total) < 1
     assert nothing.finding is None
     steps = seen(np.random.default_rng(1), 40, scale=0.97)
-    arrays = {name: np.split(own, [1, 17]) for name, own in vars(steps).items() if len(own) == 40}
+    arrays = {name: np.split(own, [1, 17]) for name, own in vars(steps).items() if np.ndim(own)}
     blocks = (dict(zip(arrays, parts, strict=True)) for parts in zip(*arrays.values(), strict=True))
     whole, parts = evidence(steps), evidence(*(replace(steps, **block) for block in blocks))
     assert whole.log_total == pytest.approx(parts.log_total, abs=1e-6)
@@ -748,6 +748,20 @@ def correlated(*, seed: int = 0, steps: int = TOTAL, start: int = 0, recorder=No
     for step in range(start, steps):
         step_of(recorder, sums=full(3.0), noise=noise[step % len(noise)], sample_rate=1.0)
     return recorder
+
+
+@pytest.mark.parametrize(("times", "apart"), [(1, None), (3, 5)])
+def test_the_share_of_canaries_in_correlated_noise_is_that_of_the_step_with_most(times, apart):
+    """The square root of the prefix sums: canaries take part early, where they move most."""
+    column = np.cumprod([1.0, *(1 - 0.5 / np.arange(1, TOTAL))])
+    known = {"strategy": column, "num_participations": times, "separation": apart, "seed": 3}
+    with pytest.warns(UserWarning, match=r"1,000 canaries add .*%"):
+        recorder = correlated_with(num_canaries=1_000, **known)
+    noise = (np.linalg.inv(recorder._matrix) ** 2).sum(axis=1) * SIGMA**2 * NUM_PARAMETERS
+    added = [(recorder._takes_part(None) ** 2).sum() for recorder.num_steps in range(TOTAL)]
+    assert recorder.share == pytest.approx((added / noise).max(), rel=0.1)
+    assert correlated_with(**known).num_canaries == 20
+    assert correlated_with(**known | {"noise_multiplier": 8.0}).share == pytest.approx(0.005, 0.05)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 9, TOTAL])
