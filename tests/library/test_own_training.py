@@ -292,7 +292,7 @@ def slow_or_failing(seed: int, world: int) -> float:
 
 @pytest.mark.long
 def test_runs_that_finish_after_a_failure_are_kept(tmp_path):
-    with pytest.raises(InputError, match=r"run \d*[13579] \(world 1\) failed: RuntimeError: at once"):
+    with pytest.raises(InputError, match=r"run \d*[13579] \(world 1\) failed: RuntimeError"):
         audit(slow_or_failing, tmp_path, num_runs=40, num_workers=2)
     entries = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()[1:]]
     assert 0 in {entry["run"] for entry in entries}
