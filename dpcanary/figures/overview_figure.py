@@ -1,6 +1,7 @@
 """What each set-up of an experiment shows, beside what is accounted: one row each."""
 
 import sys
+from collections.abc import Hashable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,16 @@ def draw_overview(table: pd.DataFrame) -> Figure:
         raise InputError("there is no valid bound to show")
     shown = table.head(MOST_ROWS)
     shown = shown.assign(shown=shown["shown"].where(shown["proof"] != Proof.NOT_VALID))
+    has_means = (shown["bounds"] > 1).any()
+    by_attack = "a lower bound, or a mean of several" if has_means else "epsilon is at least this"
     legend: list[Entry] = [
-        Patch(color="#8FB8DE", label="shown by attack: epsilon is at least this"),
+        Patch(color="#8FB8DE", label=f"shown by attack: {by_attack}"),
         *(look | {"label": _PROTECTS[kind]} for kind, look in _MARKS.items()),
     ]
     left_out = len(table) - len(shown)
     notes = ["Lower bounds after the last step; the table says what they assume"]
+    if has_means:
+        notes.append("A mean of several bounds is no bound: some of them may exceed what is true")
     if left_out:
         notes.append(f"{left_out} more set-ups are in the table")
     figure, [[axes]] = make_frame(
@@ -66,9 +71,9 @@ def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
         is_valid = row["shown"] == row["shown"]
         length = row["shown"] if is_valid else 0.0
         axes.barh(place, length, height=0.62, color=colour, alpha=0.75)
-        is_inside = length > 0.12 * largest
+        is_inside = length > (0.3 if row["bounds"] > 1 else 0.12) * largest
         axes.annotate(
-            rounded_down(length) if is_valid else "no valid bound",
+            _length_in_words(row) if is_valid else "no valid bound",
             (length, place),
             xytext=(-4 if is_inside else 4, 0),
             textcoords="offset points",
@@ -85,6 +90,11 @@ def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_xlim(0, 1.06 * largest)
     axes.set_xlabel("epsilon")
     axes.grid(axis="y", visible=False)
+
+
+def _length_in_words(row: Mapping[Hashable, Any]) -> str:
+    mean = f" (mean of {row['bounds']})" if row["bounds"] > 1 else ""
+    return rounded_down(row["shown"]) + mean
 
 
 def _names(table: pd.DataFrame) -> list[str]:

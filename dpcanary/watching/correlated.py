@@ -10,7 +10,7 @@ records whose gradients differ between their steps; see `LargestMove`.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import isclose, sqrt
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,14 @@ class CorrelatedRecorder(Recorder):
     def _takes_part(self, step_settings: StepSettings) -> Floats:
         if self.num_steps >= self._total_steps:
             raise InputError(f"the strategy is for {self._total_steps:,} steps, and there are more")
+        if self._phases:
+            noise = self._phases[0].noise_multiplier * self._moved.after(self.num_steps)
+            if not isclose(step_settings.noise_multiplier, noise):
+                raise InputError(
+                    f"step {self.num_steps + 1}: the noise multiplier is"
+                    f" {step_settings.noise_multiplier:g} after {noise:g}, and correlated noise is"
+                    " accounted as one mechanism with one multiplier"
+                )
         return np.asarray(self._secrets.sizes * self._times[self.num_steps])
 
     def _whitened(self, step: Floats) -> Floats:

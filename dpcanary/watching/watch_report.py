@@ -4,7 +4,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
-from dpcanary.core.printing import rounded_down, rounded_up
+from dpcanary.core.printing import percent_up, rounded_down, rounded_up
 from dpcanary.errors import AccountingError
 from dpcanary.reports.headline import (
     Headline,
@@ -107,7 +107,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
         ("delta", f"{watched.delta:g}"),
         ("significance", f"{watched.significance:g}, of each bound"),
         ("canaries", f"{watched.num_canaries:,}"),
-        ("share of a step's noise variance", f"at most {watched.share:.2%}"),
+        ("share of a step's noise variance", f"at most {percent_up(watched.share)}"),
     ]
     for phase in watched.phases[:3]:
         words = (
@@ -153,6 +153,7 @@ def _methods(watched: "WatchedTraining", method: str, why_not_valid: str) -> Met
         holds,
         *bound_sentences([str(estimate.threshold_rule)], [estimate.conversion.value]),
         accounting_sentence([method] if method else []),
+        f"Bounds of any dependence have {watched.any_dependence}.",
     )
     methods.add(
         "The noise (and the batch sizes, if the number of records was known) was tested in each"

@@ -17,6 +17,7 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.optional_packages import require
 from dpcanary.core.printing import (
     confidence_in_words,
+    percent_up,
     rounded_down,
     rounded_up,
     table_lines,
@@ -75,6 +76,7 @@ class Bound:
         conversion: among which trade-off curves the mechanism's was looked for.
         dependence: what the canaries may share.
         epsilon_lower: the bound, at least 0.
+        assumption: in words, what must hold so that the bound is valid.
         is_proven: whether the rule's assumptions are proven for this attacker. To whoever does not
             know the other records, their sum hides canaries, and it depends on all earlier noise.
     """
@@ -84,6 +86,7 @@ class Bound:
     conversion: str
     dependence: str
     epsilon_lower: float
+    assumption: str
     is_proven: bool = True
 
     @property
@@ -240,10 +243,15 @@ class WatchedTraining:
             is_known = threat_model == "all_updates_known"
             combined = self.estimate if is_known else self._combined(threat_model, self._chosen)
             guessed = self._guessed(threat_model)
-            rule, conversion = combined.threshold_rule, combined.conversion.value
             bounds += [
                 Bound(
-                    threat_model, rule, conversion, INDEPENDENT, combined.epsilon_lower, is_known
+                    threat_model,
+                    combined.threshold_rule,
+                    combined.conversion.value,
+                    INDEPENDENT,
+                    combined.epsilon_lower,
+                    self._with_looks(combined.assumption),
+                    is_proven=is_known,
                 ),
                 Bound(
                     threat_model,
@@ -252,6 +260,7 @@ class WatchedTraining:
                     ANY,
                     # The rule is for fair coins.
                     guessed.epsilon_lower if self.num_canaries >= FEWEST_COINS else 0.0,
+                    self._with_looks(guessed.assumption),
                 ),
             ]
         return bounds
@@ -365,7 +374,7 @@ class WatchedTraining:
         run = (
             f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,} parameters"
             f" and {self.num_steps:,} steps; they add at most"
-            f" {self.share:.2%} to the variance of a step's noise"
+            f" {percent_up(self.share)} to the variance of a step's noise"
         )
         rest = [*self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])
@@ -409,7 +418,16 @@ class WatchedTraining:
     @property
     def assumption(self) -> str:
         """What must hold so that `epsilon_lower` is valid."""
-        return "; ".join(filter(None, (self.estimate.assumption, self.looks_condition)))
+        return self._with_looks(self.estimate.assumption)
+
+    def _with_looks(self, assumption: str) -> str:
+        return "; ".join(filter(None, (assumption, self.looks_condition)))
+
+    @property
+    def any_dependence(self) -> str:
+        """The conversion of bounds of any dependence, and what must hold so that they are valid."""
+        assumption = next(row.assumption for row in self.all_bounds if row.dependence is ANY)
+        return f"conversion {self._in_words(self._conversion_of_guesses)}, and assume: {assumption}"
 
     def _in_words(self, conversion: Conversion) -> str:
         is_approximate = any(phase.sample_rate < 1 for phase in self.phases)

@@ -392,7 +392,7 @@ def test_the_overview_shows_what_is_finite():
     table = pd.DataFrame({
         "audit": ["a", "b", "c"], "canary": "gradient", "rule": "combined",
         "shown": [3.219, 0.0, 0.5], "add_remove": [inf, 1, 1], "substitute": [inf, 2, 2],
-        "adjacency": ["substitute", "substitute", "add_remove"],
+        "adjacency": ["substitute", "substitute", "add_remove"], "bounds": 1,
     })  # fmt: skip
     # Numbers that are not valid are not shown.
     for proof, width, text in (("simulated", 3.219, "3.21"), ("not valid", 0.0, "no valid bound")):
@@ -403,6 +403,12 @@ def test_the_overview_shows_what_is_finite():
         # Of the second row both marks, of the third that of its own adjacency.
         assert len(axes.collections) == 3
     assert "shown by attack: epsilon is at least this" in legend(figure)
+    of_means = draw_overview(table.assign(proof="simulated", bounds=[2, 1, 1]))
+    assert "shown by attack: a lower bound, or a mean of several" in legend(of_means)
+    [axes] = [axes for axes in of_means.axes if axes.patches]
+    assert [text.get_text() for text in axes.texts] == ["3.21 (mean of 2)", "0.00", "0.50"]
+    notes = " ".join(text.get_text() for part in of_means.subfigs for text in part.texts)
+    assert "A mean of several bounds is no bound" in notes
     with pytest.raises(InputError, match="no valid bound"):
         draw_overview(table[:0])
 

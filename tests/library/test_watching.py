@@ -611,7 +611,8 @@ def test_the_share_is_that_of_the_step_with_the_least_noise_for_its_rate():
     step_of(recorder, noise=SIGMA / 2 * NORM, noise_multiplier=SIGMA / 2, sample_rate=RATE / 2)
     step_of(recorder)
     assert recorder.result(**ASKED).share == pytest.approx(2 * share)
-    assert f"{2 * share:.2%} to the variance of a step's noise" in str(recorder.result(**ASKED))
+    assert 0.3934 < 200 * share < 0.3935
+    assert "0.394 % to the variance of a step's noise" in str(recorder.result(**ASKED))
     with pytest.warns(UserWarning, match="40 canaries add .* in step 4, and so change"):
         step_of(recorder, noise=SIGMA / 20 * NORM, noise_multiplier=SIGMA / 20)
     assert recorder.share == pytest.approx(400 * share)
@@ -660,6 +661,10 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
         "conversion subsampled_gaussian, numerical; for any dependence gdp, an approximation at"
         " these sample rates"
     ) in text_of(membership)
+    methods = " ".join(report_of_watched_training(membership, name="x").methods)
+    for words in ("have conversion gdp, an approximation", "Gaussian", "a fair coin of its own"):
+        assert words in methods.partition("Bounds of any dependence")[2]
+    assert all("fair coin" in text for text in membership.bounds.query(of_guesses).assumption)
 
 
 def test_another_sample_rate_begins_another_phase_and_the_mechanism_has_the_worst_of_all():
@@ -762,6 +767,15 @@ def test_the_share_of_canaries_in_correlated_noise_is_that_of_the_step_with_most
     assert recorder.share == pytest.approx((added / noise).max(), rel=0.1)
     assert correlated_with(**known).num_canaries == 20
     assert correlated_with(**known | {"noise_multiplier": 8.0}).share == pytest.approx(0.005, 0.05)
+
+
+def test_correlated_noise_of_another_size_is_refused_also_after_the_journal():
+    recorder = correlated(steps=3)
+    other = correlated_with(num_canaries=80, seed=0)
+    other.load_state_dict(recorder.state_dict())
+    for resumed in (recorder, other):
+        with pytest.raises(InputError, match="step 4: the noise multiplier is 17 after 1.7, and"):
+            step_of(resumed, sample_rate=1.0, noise_multiplier=10 * SIGMA)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 9, TOTAL])
