@@ -774,7 +774,7 @@ def test_correlated_noise_of_another_size_is_refused_also_after_the_journal():
     other = correlated_with(num_canaries=80, seed=0)
     other.load_state_dict(recorder.state_dict())
     for resumed in (recorder, other):
-        with pytest.raises(InputError, match="step 4: the noise multiplier is 17 after 1.7, and"):
+        with pytest.raises(InputError, match=r"step 4: the noise multiplier is 17 after 1\.7"):
             step_of(resumed, sample_rate=1.0, noise_multiplier=10 * SIGMA)
 
 
