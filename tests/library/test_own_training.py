@@ -339,7 +339,8 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
 @pytest.mark.parametrize(("earlier", "looks", "now", "looks_now"), [
     ((60, 60), (), 100, ()),
     ((100, 100), (), 60, ()),  # whoever goes back has chosen between two bounds, too
-    ((20, 40), (20, 40), 60, (20, 40, 60)),  # a look is named after it was made
+    # A look is named after it was made; critical values of three looks are simulated.
+    pytest.param((20, 40), (20, 40), 60, (20, 40, 60), marks=pytest.mark.long),
 ])  # fmt: skip
 def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, looks_now, tmp_path):
     known = {"train": gaussian, "folder": tmp_path, "threshold_rule": "rank_sum"}
