@@ -193,7 +193,13 @@ def lower_bound_of_one_step(mechanism: Mechanism, delta: float) -> float:
     return np.log((world0[known] - delta) / world1[known]).max(initial=0.0)
 
 
-@pytest.mark.parametrize("index", [k if k in METHODS else exhaustive(k) for k in range(len(GRID))])
+def marked(index: int) -> Any:
+    if index not in METHODS:
+        return exhaustive(index)
+    return pytest.param(index, marks=[pytest.mark.long] * (METHODS[index] == "prv"))
+
+
+@pytest.mark.parametrize("index", map(marked, range(len(GRID))))
 def test_every_setting_of_the_grid_is_accounted(index):
     """Under both adjacencies, and within what is known independently."""
     mechanism, delta = GRID[index]

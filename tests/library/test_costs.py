@@ -352,6 +352,7 @@ def ten_minutes(probe: Probe) -> Seconds:
     return (600.0,)
 
 
+@pytest.mark.long
 def test_an_interruption_ends_the_processes_that_measure():
     def interrupt(count: int) -> None:
         raise KeyboardInterrupt
@@ -498,6 +499,7 @@ def test_notes_say_what_is_missing():
     assert not {"GPU", "encoding"} & {*plain.split()}
 
 
+@pytest.mark.long
 def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch, capsys):
     by_rate = {"kind": "epsilon_by_setting", "setting": "learning_rate", "sweeps": ["module"]}
     figures = {"accuracy": {"kind": "test_accuracy", "sweeps": ["module"]}, "by_rate": by_rate}

@@ -216,6 +216,7 @@ def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
     assert bound.mu_lower == pytest.approx(mu_of(*expected))
 
 
+@pytest.mark.long
 def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
     """The critical values of these looks serve other tests too."""
     scores0, scores1 = gaussian_scores(2.0, 24)

@@ -357,6 +357,7 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, lo
     assert "≥" not in text
 
 
+@pytest.mark.long
 def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):
     """Two tests at 0.05 would call a right training wrong in nearly a tenth of all audits."""
     known, train = {"significance": 0.1, "threshold_rule": "rank_sum"}, accounted((2.0, 1.0, 4))
