@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from math import inf, nan
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
