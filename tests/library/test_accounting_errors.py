@@ -200,7 +200,7 @@ def marked(index: int) -> Any:
     return pytest.param(index, marks=[pytest.mark.long] * (METHODS[index] == "prv"))
 
 
-@pytest.mark.parametrize("index", map(marked, range(len(GRID))))
+@pytest.mark.parametrize("index", [*map(marked, range(len(GRID)))])
 def test_every_setting_of_the_grid_is_accounted(index):
     """Under both adjacencies, and within what is known independently."""
     mechanism, delta = GRID[index]
