@@ -36,7 +36,7 @@ from scipy.stats import beta
 from benchmarks.tables_in_pages import markdown_table, with_table
 from dpcanary.core.files import read_json, write_text
 from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.core.printing import rounded_down
+from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.core.tsv_tables import write_table
 from dpcanary.figures import style
 from dpcanary.scoring.score_file import read_scores
@@ -580,10 +580,10 @@ def _demo(results: dict[str, Any], game: str) -> str:
     cells = [c for c in results["cells"] if c["game"] == game and c["mu"] is None]
     names = [c["name"].removeprefix("demo-") for c in cells]
     lines = [["", *(f"`{name}`" for name in names)]]
-    lines.append(["accounted (an upper bound)", *(f"{c['truth']:.2f}" for c in cells)])
+    lines.append(["accounted (an upper bound)", *(rounded_up(c["truth"]) for c in cells)])
     for e in _present(results, game):
         found = [_row_of(results, e.label, c["name"]) for c in cells]
-        # One audit each: lower bounds, and no medians.
+        # The median of one audit is its lower bound.
         lines.append([e.label, *(rounded_down(max(r["median"], 0)) if r else "-" for r in found)])
     return markdown_table(lines)
 

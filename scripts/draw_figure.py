@@ -36,8 +36,14 @@ def main(argv: Sequence[str]) -> None:
         case _:
             raise InputError(
                 f"{args.draw} must return a Matplotlib figure and a DataFrame of its numbers, not"
-                f" {type(drawn).__name__}"
+                f" {_kind_of(drawn)}"
             )
+
+
+def _kind_of(drawn: object) -> str:
+    if isinstance(drawn, tuple):
+        return f"({', '.join(type(part).__name__ for part in drawn)})"
+    return type(drawn).__name__
 
 
 if __name__ == "__main__":

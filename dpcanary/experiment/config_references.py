@@ -17,6 +17,7 @@ from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.figure_checks import without_gaussian_bounds
 from dpcanary.experiment.figure_config import Figure
 from dpcanary.training.training_settings import WorldAssignment
 
@@ -212,11 +213,12 @@ def _check_figure(
     for name, audit in shown.items():
         if audit.has_two_worlds == kind.is_of_secrets:
             is_of = "slots that hold secrets" if kind.is_of_secrets else "slots in two worlds"
-            raise InputError(f"{where}: it shows {is_of}, which audit {name} does not have")
+            raise InputError(f"{where}: this kind shows {is_of}, which audit {name} does not have")
         if audit.noise_multiplier == 0 and figure.axis == "noise_multiplier":
             raise InputError(
                 f"{where}: audit {name} trains without privacy, and has no place on an axis of"
                 " noise: take another sweep"
             )
-    if reason := function_named(kind.check)(shown, figure, settings):
+    reason = without_gaussian_bounds(settings) if figure.shown else ""
+    if reason := reason or function_named(kind.check)(shown, figure, settings):
         raise InputError(f"{where}: {reason}")

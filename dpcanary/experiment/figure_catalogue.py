@@ -12,6 +12,7 @@ from dpcanary.errors import InputError, suggestion
 
 # What the workflow makes for figures, and what `figures.storage` reads from it.
 _FILES = ("summary", "scores", "profiles", "ceilings", "ratios")
+_CHECKS = "dpcanary.experiment.figure_checks"
 _INPUTS = ("summary", "ratios", "accuracies", "norms", "gaps", "profiles", "attacks")
 
 
@@ -30,7 +31,7 @@ class FigureKind:
         keys: keys that it may have.
         check: `module:name` of a function that takes the audits of its sweeps by name, the figure
             in the config and the settings of the experiment, and returns why it cannot show them;
-            an empty text if it can. By default, the runs of an audit must have all of `num_runs`.
+            an empty text if it can. By default, an audit must have as many runs as all `num_runs`.
         check_rows: `module:name` of a function that raises an InputError if the kind cannot show
             some audits together: of a table with a row for each and the columns of their settings
             in the summary, and of the keywords `axis`, `panels` and `lines`. It is called before
@@ -47,7 +48,7 @@ class FigureKind:
     files: tuple[str, ...] = ("summary",)
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
-    check: str = "dpcanary.experiment.figure_checks:numbers_of_runs"
+    check: str = f"{_CHECKS}:why_not_so_many_runs"
     check_rows: str | None = None
     axis: str | None = None
     has_bounds: bool = True
@@ -93,7 +94,6 @@ class FigureKind:
             ) from None
 
 
-_CHECKS = "dpcanary.experiment.figure_checks"
 _CAPTION_OF_BOUNDS = (
     "Audited and accounted epsilon against the quantity below the panels, with a panel for "
     "each setting in the panel titles.",
@@ -162,7 +162,7 @@ _KINDS = (
         ),
         needs=("sweeps", "num_runs"),
         keys=("panels",),
-        check=f"{_CHECKS}:models_trained",
+        check=f"{_CHECKS}:why_no_common_panels",
     ),
     FigureKind(
         "test_accuracy",
@@ -182,7 +182,7 @@ _KINDS = (
             "replace an input. A gradient canary is in the models of both worlds, so all of "
             "its models count as models with a canary.",
         ),
-        check=f"{_CHECKS}:accuracy",
+        check=f"{_CHECKS}:why_no_accuracy",
         check_rows="dpcanary.figures.accuracy:check_rows",
         has_bounds=False,
     ),
@@ -234,7 +234,6 @@ _KINDS = (
             "solid curve as a whole. Nothing is assumed about the scores' distribution.",
         ),
         keys=("panels", "shown"),
-        check=f"{_CHECKS}:trade_off",
         check_rows="dpcanary.figures.trade_off_figure:check_rows",
     ),
     FigureKind(
@@ -255,7 +254,7 @@ _KINDS = (
             "has length C at every step by construction.",
         ),
         keys=("panels",),
-        check=f"{_CHECKS}:gradient_norms",
+        check=f"{_CHECKS}:why_no_gradient_norm",
         check_rows="dpcanary.figures.set_ups:check_rows",
         has_bounds=False,
     ),
@@ -277,7 +276,7 @@ _KINDS = (
             "and the assumption behind the audited curves.",
         ),
         keys=("panels",),
-        check=f"{_CHECKS}:privacy_profile",
+        check=f"{_CHECKS}:why_no_profile",
         check_rows="dpcanary.figures.set_ups:check_rows",
     ),
     FigureKind(

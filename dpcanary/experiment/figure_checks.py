@@ -10,7 +10,7 @@ from dpcanary.experiment.figure_config import Figure
 Audits = Mapping[str, Audit]
 
 
-def numbers_of_runs(audits: Audits, figure: Figure, _: Settings) -> str:
+def why_not_so_many_runs(audits: Audits, figure: Figure, _: Settings) -> str:
     """Why the runs of some audit cannot be cut into such numbers; empty if they can."""
     for name, audit in audits.items():
         if (most := max(figure.num_runs, default=0)) > audit.num_runs:
@@ -21,7 +21,7 @@ def numbers_of_runs(audits: Audits, figure: Figure, _: Settings) -> str:
     return ""
 
 
-def models_trained(audits: Audits, figure: Figure, _: Settings) -> str:
+def why_no_common_panels(audits: Audits, figure: Figure, _: Settings) -> str:
     """Why audits cannot share panels whose titles name neither canary nor adjacency."""
     for key in ("canary", "adjacency"):
         values = {str(getattr(audit, key)): name for name, audit in audits.items()}
@@ -37,7 +37,7 @@ def models_trained(audits: Audits, figure: Figure, _: Settings) -> str:
     return ""
 
 
-def accuracy(audits: Audits, *_: object) -> str:
+def why_no_accuracy(audits: Audits, *_: object) -> str:
     """Why an audit has no accuracy on test records; empty if all have one."""
     for name, audit in audits.items():
         if not (audit.is_trained and audit.loss.is_of_classes):
@@ -46,24 +46,20 @@ def accuracy(audits: Audits, *_: object) -> str:
     return ""
 
 
-def gradient_norms(audits: Audits, *_: object) -> str:
+def why_no_gradient_norm(audits: Audits, *_: object) -> str:
     """Why there is no norm of a gradient beside a clipping norm; empty if there is one."""
     if "gradient_norm" not in {audit.score for audit in audits.values()}:
         return "no audit of its sweeps has score gradient_norm"
     return _without_privacy(audits)
 
 
-def privacy_profile(audits: Audits, _: Figure, settings: Settings) -> str:
+def why_no_profile(audits: Audits, _: Figure, settings: Settings) -> str:
     """Why there is no accounted or audited curve of some audit; empty if all have both."""
-    return _without_gaussian_bounds(settings) or _without_privacy(audits)
+    return without_gaussian_bounds(settings) or _without_privacy(audits)
 
 
-def trade_off(_: Audits, figure: Figure, settings: Settings) -> str:
-    """Why there is no audited curve, where the figure draws it; empty if there is one."""
-    return _without_gaussian_bounds(settings) if figure.shown else ""
-
-
-def _without_gaussian_bounds(settings: Settings) -> str:
+def without_gaussian_bounds(settings: Settings) -> str:
+    """Why there is no audited curve; empty if there is one."""
     if Conversion.GDP in settings.conversions:
         return ""
     return "conversions has no gdp, which gives the audited curve"
@@ -72,5 +68,8 @@ def _without_gaussian_bounds(settings: Settings) -> str:
 def _without_privacy(audits: Audits) -> str:
     for name, audit in audits.items():
         if audit.noise_multiplier == 0:
-            return f"audit {name} trains without privacy, which it cannot show: take another sweep"
+            return (
+                f"audit {name} trains without privacy, which this figure cannot show: take another"
+                " sweep"
+            )
     return ""

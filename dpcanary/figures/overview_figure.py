@@ -43,7 +43,7 @@ def draw_overview(table: pd.DataFrame) -> Figure:
         raise InputError("there is no valid bound to show")
     shown = table.head(MOST_ROWS)
     shown = shown.assign(shown=shown["shown"].where(shown["proof"] != Proof.NOT_VALID))
-    has_means = (shown["bounds"] > 1).any()
+    has_means = ((shown["bounds"] > 1) & shown["shown"].notna()).any()
     by_attack = "a lower bound, or a mean of several" if has_means else "epsilon is at least this"
     legend: list[Entry] = [
         Patch(color="#8FB8DE", label=f"shown by attack: {by_attack}"),

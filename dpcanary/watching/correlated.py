@@ -115,17 +115,22 @@ class CorrelatedRecorder(Recorder):
             noise_multiplier=noise_multiplier, sample_rate=self._largest_rate
         )
 
+    def can_judge(self, step_settings: StepSettings) -> bool:
+        """Whether a step is watched; all have the noise with which they are accounted as one."""
+        if super().can_judge(step_settings) and self._phases:
+            noise = self._phases[0].noise_multiplier * self._moved.after(self.num_steps)
+            if not isclose(step_settings.noise_on_gradients, noise):
+                self.ends(
+                    "invalid_setting",
+                    f"the noise multiplier is {step_settings.noise_on_gradients:g} after"
+                    f" {noise:g}, and correlated noise is accounted as one mechanism with one"
+                    " multiplier. Watching ends before this step",
+                )
+        return self.end is None
+
     def _takes_part(self, step_settings: StepSettings) -> Floats:
         if self.num_steps >= self._total_steps:
             raise InputError(f"the strategy is for {self._total_steps:,} steps, and there are more")
-        if self._phases:
-            noise = self._phases[0].noise_multiplier * self._moved.after(self.num_steps)
-            if not isclose(step_settings.noise_multiplier, noise):
-                raise InputError(
-                    f"step {self.num_steps + 1}: the noise multiplier is"
-                    f" {step_settings.noise_multiplier:g} after {noise:g}, and correlated noise is"
-                    " accounted as one mechanism with one multiplier"
-                )
         return np.asarray(self._secrets.sizes * self._times[self.num_steps])
 
     def _whitened(self, step: Floats) -> Floats:

@@ -151,8 +151,8 @@ class Recorder:
         alarm: what refutes the claim; None so far.
         end: the alarm at which watching ended; None so far.
         num_canaries: K.
-        share: what the canaries add to the variance of a step's noise on average over their coins,
-            in the step in which this is largest.
+        share: an upper bound on what the canaries add to the variance of a step's noise on average
+            over their coins, for the step in which it is largest.
         num_steps: steps that were recorded.
         journal: the file that is kept up to date; None if there is none.
         directions: of the canaries.
@@ -242,7 +242,7 @@ class Recorder:
             else checked_count("seed", seed, least=0),
         )
         self.share = 0.0
-        self._adds(noise_multiplier=noise, sample_rate=rate, stacklevel=4)
+        self._keep_largest_share(noise_multiplier=noise, sample_rate=rate, stacklevel=4)
         # Gives the projections of the parameters as they are, for the journal.
         self.now: Callable[[], Floats] | None = None
         self.journal = None if journal is None else Path(journal)
@@ -283,13 +283,15 @@ class Recorder:
         self.added, self.others = np.empty(0), np.empty(0)
 
     def _share_of_canary(self, *, noise_multiplier: float, sample_rate: float) -> float:
-        """What a canary adds to the variance of a step's noise on average: q / (sigma^2 d).
+        """At most what a canary adds to the variance of a step's noise on average: q / (sigma^2 d).
 
-        Half as much under adjacencies in which it adds nothing in world 1.
+        It adds half as much under adjacencies in which it adds nothing in world 1.
         """
         return sample_rate / (noise_multiplier**2 * sum(self._sizes))
 
-    def _adds(self, *, noise_multiplier: float, sample_rate: float, stacklevel: int) -> None:
+    def _keep_largest_share(
+        self, *, noise_multiplier: float, sample_rate: float, stacklevel: int
+    ) -> None:
         """Keeps the largest share of all steps; warns where it becomes large."""
         share = self.num_canaries * self._share_of_canary(
             noise_multiplier=noise_multiplier, sample_rate=sample_rate
@@ -493,7 +495,7 @@ class Recorder:
                 along_sum=_component(*noise.with_sum) / size,
             )
         )
-        self._adds(
+        self._keep_largest_share(
             noise_multiplier=step_settings.noise_multiplier,
             sample_rate=step_settings.sample_rate,
             stacklevel=3,

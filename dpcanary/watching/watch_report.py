@@ -107,7 +107,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
         ("delta", f"{watched.delta:g}"),
         ("significance", f"{watched.significance:g}, of each bound"),
         ("canaries", f"{watched.num_canaries:,}"),
-        ("share of a step's noise variance", f"at most {percent_up(watched.share)}"),
+        ("share of a step's noise variance", f"at most {percent_up(watched.share)} on average"),
     ]
     for phase in watched.phases[:3]:
         words = (

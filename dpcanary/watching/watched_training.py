@@ -114,7 +114,7 @@ class WatchedTraining:
         delta: of all epsilons.
         significance: the probability with which each bound may exceed the truth.
         num_parameters: d.
-        share: what the canaries added to the variance of the noise, at most in one step.
+        share: an upper bound on what the canaries add on average to the variance of a step's noise.
         alarm: what refutes that the training is what was accounted; None if nothing does.
         alarm_level: the probability, at most, with which a right training ever raises a statistical
             alarm.
@@ -373,8 +373,8 @@ class WatchedTraining:
         shown, *table = self._shown_lines()
         run = (
             f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,} parameters"
-            f" and {self.num_steps:,} steps; they add at most"
-            f" {percent_up(self.share)} to the variance of a step's noise"
+            f" and {self.num_steps:,} steps; on average they"
+            f" add at most {percent_up(self.share)} to the variance of a step's noise"
         )
         rest = [*self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])
@@ -426,7 +426,7 @@ class WatchedTraining:
     @property
     def any_dependence(self) -> str:
         """The conversion of bounds of any dependence, and what must hold so that they are valid."""
-        assumption = next(row.assumption for row in self.all_bounds if row.dependence is ANY)
+        assumption = next(row.assumption for row in self.all_bounds if row.dependence == ANY)
         return f"conversion {self._in_words(self._conversion_of_guesses)}, and assume: {assumption}"
 
     def _in_words(self, conversion: Conversion) -> str:

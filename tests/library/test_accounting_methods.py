@@ -136,6 +136,11 @@ def test_adjacencies_are_ordered(start) -> None:
     assert substitute <= group * (1 + 1e-3) + 1e-6  # the errors of their grids
 
 
+def test_prv_has_the_values_of_add_remove_for_zero_out() -> None:
+    same = [bounds_of(**setting(adjacency=name), method=PRV) for name in ("zero_out", "add_remove")]
+    assert same[0] == same[1]
+
+
 @each_method
 def test_calibration_and_accounting_are_inverse(method) -> None:
     def holds(start: dict[str, Any], epsilon: float) -> None:
@@ -242,6 +247,19 @@ def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps,
         exact = gdp_epsilon(mu=sensitivity * mu, delta=1e-6)
         assert exact - 1e-6 <= epsilon <= most * exact
     assert isnan(epsilons.group_privacy)
+
+
+def test_phases_of_the_same_kind_are_one() -> None:
+    noise, rate = 0.9, 0.02
+    mechanism = Mechanism("substitute", sample_rate=rate, num_steps=90, noise_multiplier=noise)
+    whole = account_by_adjacency(mechanism, delta=1e-6)
+    same, composed = (
+        account_phases([Phase(noise, rate, 40), Phase(noise + change, rate, 50)], delta=1e-6)
+        for change in (0.0, 1e-9)
+    )
+    assert same == whole
+    assert composed.substitute == pytest.approx(whole.substitute, rel=2e-3)
+    assert composed.add_remove == pytest.approx(whole.add_remove, rel=2e-3)
 
 
 def test_phases_lie_between_their_extremes_and_below_renyi() -> None:

@@ -12,10 +12,13 @@ from dpcanary.adversaries.catalogue import adversaries, adversary
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.drawing import Drawing
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.plugins import function_named
+from dpcanary.core.files import write_text
+from dpcanary.core.plugins import function_named, registered
 from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
+from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.figures import style
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -88,6 +91,24 @@ def test_an_entry_that_cannot_be_used_is_refused(changes, message):
     assert Adversary(**KNOWN).adjacencies == (Adjacency.SUBSTITUTE,)
     with pytest.raises(InputError, match=message):
         Adversary(**{**KNOWN, **changes})
+
+
+@pytest.mark.parametrize(("group", "name", "named"), [
+    ("dpcanary.adversaries", "gradient", adversary),
+    ("dpcanary.threshold_rules", "combined", threshold_rule_named),
+    ("dpcanary.figure_kinds", "trade_off", figure_kind),
+])  # fmt: skip
+def test_a_name_of_the_library_cannot_be_registered_again(
+    group, name, named, tmp_path, monkeypatch
+):
+    write_text(tmp_path / "mine-1.0.dist-info/entry_points.txt", f"[{group}]\n{name} = mine:MINE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registered.cache_clear()
+    try:
+        with pytest.raises(InputError, match=f"{name}', which is taken: choose another name"):
+            named(name)
+    finally:
+        registered.cache_clear()
 
 
 @pytest.mark.parametrize(("name", "difference"), [

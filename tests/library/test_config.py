@@ -31,6 +31,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import EstimationStage
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.config_parsing import parse_experiment, read_config
+from dpcanary.experiment.config_schema import config_schema
 from dpcanary.experiment.experiment_config import Dataset, Experiment, Settings, read_experiment
 from dpcanary.experiment.figure_config import Figure
 from dpcanary.figures.planned import check_figures
@@ -606,7 +607,7 @@ CASES = cases(
 {rank_rules: [single]}                 => rank rule single is for one secret, and there are 4; add
 {rank_rules: [bits, bits]}             => rank_rules: must not repeat a name
 {rank_rules: [combined]}               => rank_rules.0: unknown name, known: single, mahloujifar, st
-{figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => it shows slots in two worlds, which au
+{figures: {f: {kind: epsilon_by_step, sweeps: [steps]}}} => this kind shows slots in two worlds, w
 {sample_rate: 1.0, num_copies: 3} | {num_slots: 1, rank_rules: [single]}
 {figures: {f: {kind: secrets, sweeps: [steps]}}}
 """,
@@ -643,14 +644,15 @@ CASES = cases(
 {kind: trade_off, heuristic: true}     => a figure of kind trade_off has no heuristic
 {kind: test_accuracy, sweeps: [worst]} => worst has no test accuracy: it trains no models
 {kind: gradient_norm}                  => figures.f: no audit of its sweeps has score gradient_norm
+{kind: epsilon_by_noise, sweeps: [open]} => audit open trains without privacy, and has no place on
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
 {kind: epsilon_by_noise, panels: [noise_multiplier]} => noise_multiplier is shown twice, by axis, pa
 {panels: [model], lines: [model]}      => model is shown twice, by axis, panels or lines; keep one
 {kind: models_trained, num_runs: [3, 100]} => figures.f: num_runs: none fits audit steps, which ne
 {kind: models_trained, num_runs: [10], sweeps: [steps, worst]} => audits steps and worst differ in c
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
-{kind: secrets}                        => it shows slots that hold secrets, which audit steps does n
-{kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which it cannot sh
+{kind: secrets}                        => this kind shows slots that hold secrets, which audit steps
+{kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which this figure
 """,
 )
 
@@ -749,7 +751,21 @@ def test_shipped_configs_are_valid_and_admitted_by_the_editors_schema(path):
     jsonschema.validate(content, json.loads((ROOT / "config/schema.json").read_text()))
 
 
+def test_the_editors_schema_knows_keys_and_names():
+    schema = config_schema()
+    for fine in ({}, {"canary": "of_a_plugin"}, {"sample_rate": [0.5, 1.0]}):
+        jsonschema.validate(config(**fine), schema)
+    for wrong in ({"optimizer": "adma"}, {"canary": 1}, {"num_slots": 0}, {"num_slots": [1, 0]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(config(**wrong), schema)
+    names = json.dumps(schema["$defs"]["Sweep"]["properties"]["canary"])
+    assert all(f'"{name}"' in names for name in adversaries())
+
+
 def test_the_schema_and_the_tables_of_keys_are_current(capsys):
     for options, path in (([], "config/schema.json"), (["--tables"], "docs/keys.md")):
         config_keys.main(options)
         assert capsys.readouterr().out == (ROOT / path).read_text(), "run: make schema"
+    rows = re.findall(r"^\| `(\w+)` \|", config_keys.key_tables(), re.MULTILINE)
+    keys = [key for model, *_ in OWNERS.values() for key in model.model_fields]
+    assert sorted(rows) == sorted([*keys, "audits"])

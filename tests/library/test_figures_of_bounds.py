@@ -164,6 +164,13 @@ def test_points_and_bars_beyond_what_is_accounted_are_explained(
     assert ("4 of 4 points exceed the accounted ε" in note) is is_point_beyond
 
 
+def test_ticks_of_few_steps_are_whole():
+    figure, _ = draw_bounds_figure(summary_of(steps=[1, 2, 3]), axis="step")
+    ticks = [tick for axes in figure.axes if axes.get_title() for tick in axes.get_xticks()]
+    assert 2 in ticks
+    assert all(tick == round(tick) for tick in ticks)
+
+
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
 def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy):
     upper = {"epsilon_upper_group_privacy": group_privacy}

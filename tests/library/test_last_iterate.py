@@ -64,6 +64,26 @@ def test_of_many_steps_the_number_of_batches_is_as_good_as_gaussian():
     assert heuristic_epsilon(training("add_remove", 1e-6, 2, 5.0), delta=0.1) == 0
 
 
+def test_no_other_pair_of_gradients_reveals_more_than_opposite_ones():
+    """Delta by a Riemann sum over the plane, both ways."""
+    axis, deviation = np.linspace(-22, 22, 881), 1.1 * sqrt(4)
+    masses = binom.pmf(range(5), 4, 0.2)
+
+    def world(*gradient: float) -> np.ndarray:
+        along, across = (norm.pdf(axis, np.arange(5)[:, None] * g, deviation) for g in gradient)
+        return np.einsum("n,nx,ny->xy", masses, along, across) * (axis[1] - axis[0]) ** 2
+
+    epsilon, first = heuristic_epsilon(training("substitute", 0.2, 4, 1.1), delta=1e-3), world(1, 0)
+
+    def delta(second: np.ndarray) -> float:
+        pairs = ((first, second), (second, first))
+        return max(np.maximum(p - exp(epsilon) * q, 0).sum() for p, q in pairs)
+
+    assert delta(world(-1, 0)) == pytest.approx(1e-3, rel=1e-3)
+    for other in ((-0.9, 0.0), (-0.6, 0.8), (0.0, 1.0), (0.5, 0.0)):
+        assert delta(world(*other)) < 0.9e-3
+
+
 @pytest.mark.parametrize(("noise", "changes", "words"), [
     (1.0, {"delta": 1e-13}, "at least 1e-12"),
     (1.0, {"delta": 1.0}, "delta"),

@@ -407,3 +407,19 @@ TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
 def test_what_is_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_single_precision_of_a_residual_network() -> None:
+    """ResNet-9 in miniature against automatic differentiation in double precision."""
+    torch.manual_seed(0)
+    networks = (resnet9(3, width=4).to(dtype) for dtype in (torch.float32, torch.float64))
+    tasks = (task_of(network, PHOTOS[:8], PHOTOS.labels[8:]) for network in networks)
+    options = {"batch_size": 5, "num_steps": 4, **NESTEROV}
+    single, double = (drawn(task, **options)[0] for task in tasks)
+    pixels = torch.from_numpy(PHOTOS.features[8:])
+    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
+    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
+    of_single = gradient_of(replace(single, start=double.start), pixels)
+    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
+    error = (of_single.gradient.double() - expected).norm() / expected.norm()
+    assert 0 < float(error) < 1e-3

@@ -99,8 +99,24 @@ each_format = pytest.mark.parametrize(("make", "write", "read", "key"), FORMATS)
 
 
 @each_format
-def test_files_of_other_formats_are_refused(tmp_path, make, write, read, key):
-    """Damaged and missing ones, and what comes back, are those of all kinds of files."""
+@pytest.mark.parametrize("num_slots", [1, 3])
+def test_what_is_written_comes_back(tmp_path, num_slots, make, write, read, key):
+    path, content = tmp_path / "x.npz", make(num_slots=num_slots)
+    content.test_accuracy[1] = np.nan  # of a process, which has none
+    write(path, content)
+    assert_same(read(path), content)
+    if key == "audit":
+        assert (read(path).audit, read(path).num_slots) == ("fig-gradient", num_slots)
+        content.scores[0, 3], content.scores[1, 2] = np.inf, -np.inf
+    else:
+        logits = np.random.default_rng(0).normal(size=(4, 2, num_slots, 2, 10))
+        content = replace(content, observation=logits.astype(np.float32))
+    write(path, content)
+    assert_same(read(path), content)
+
+
+@each_format
+def test_damaged_missing_and_foreign_files_are_refused(tmp_path, make, write, read, key):
     path = tmp_path / "x.npz"
     write(path, make())
     header, arrays = read_arrays(path)
@@ -109,10 +125,16 @@ def test_files_of_other_formats_are_refused(tmp_path, make, write, read, key):
     others += [(header, {name: arrays[name] for name in {*arrays} - {"world"}}), (header, world)]
     others += [(header, arrays | {"more": np.arange(4)})]
     others += [(header | {"format": "dpcanary-shard-1"}, arrays)] if key == "format" else []
+    own = path.read_bytes()
     for other_header, other_arrays in others:
         write_arrays(path, header=other_header, arrays=other_arrays)
         with pytest.raises(InputError, match=r"x\.npz is no (shard|score) file"):
             read(path)
+    path.write_bytes(own[:-20])
+    with pytest.raises(InputError, match="delete it and run again"):
+        read(path)
+    with pytest.raises(InputError, match="does not exist"):
+        read(tmp_path / "none.npz")
 
 
 @each_format
@@ -142,9 +164,6 @@ def test_worlds_other_than_0_and_1_and_scores_of_nan_are_refused(tmp_path):
         with pytest.raises(InputError, match=r"x\.npz: its arrays do not fit together"):
             read_shard(tmp_path / "x.npz")
     broken = scores(num_slots=2)
-    broken.scores[0, 3], broken.scores[1, 2] = np.inf, -np.inf  # which may be
-    write_scores(tmp_path / "x.npz", broken)
-    assert_same(read_scores(tmp_path / "x.npz"), broken)
     broken.scores[1, 5, 1, 2] = broken.scores[1, 6, 0, 0] = np.nan
     write_scores(tmp_path / "x.npz", broken)
     with pytest.raises(InputError, match=r"score of run 5 of repeat 1 is NaN: .* never drop it"):
@@ -275,11 +294,11 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, messag
 
 def test_shards_must_have_the_audits_settings_and_canaries(tmp_path):
     """It is not enough that they agree with one another."""
-    paths = written(tmp_path, shard(0, 4, **OTHER), shard(4, 4, **OTHER), shard(0, 8))
     with pytest.raises(InputError, match="other settings: it is of another audit, or out of"):
-        pooled_of(paths[:2])
+        pooled_of(written(tmp_path, shard(0, 4, **OTHER), shard(4, 4, **OTHER)))
+    paths = written(tmp_path, shard(0, 8))
     with pytest.raises(InputError, match="made with other canaries"):
-        [*checked_shards(paths[2:], STAGE, canaries=paths[0])]
+        [*checked_shards(paths, STAGE, canaries=paths[0])]
 
 
 def test_scores_are_told_of_the_audit_and_are_numbers_of_a_shape(tmp_path, monkeypatch):
@@ -320,22 +339,30 @@ def logit_shards(folder: Path, stage: ScoringStage, *, runs_per_shard: int) -> l
     return written(folder, *shards)
 
 
-def test_scores_are_those_of_all_runs_at_once_in_the_memory_of_one_shard(tmp_path, monkeypatch):
-    """Of 15,000 runs, whose logits as float64 are twenty times as large as their scores."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # saves time
-    stage = stage_of({**LOGITS, "num_runs": 5_000, "num_repeats": 3})
-    paths = logit_shards(tmp_path, stage, runs_per_shard=120)  # some lie in two repeats
-    tracemalloc.start()
+def test_scores_are_those_of_all_runs_at_once(tmp_path):
+    stage = stage_of({**LOGITS, "num_runs": 10, "num_repeats": 3})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=6)
     pooled = pooled_of(paths, stage, tmp_path / "canaries.npz")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    # The scores, each run's accuracy and world, whether it was seen, and one shard's logits.
-    assert peak < 2.5 * pooled.scores.nbytes
     shards = [read_shard(path) for path in paths]
     logits = np.concatenate([part.observation for part in shards]).astype(np.float64)
     context = ScoringContext(0.5, 2.0, stage.record_steps, read_canaries(tmp_path / "canaries.npz"))
     scores = logit_difference(logits, context)  # (runs, steps, slots)
-    expected = scores.reshape(3, 5_000, 2, len(LABELS)).transpose(0, 1, 3, 2)
-    world = np.concatenate([part.world for part in shards]).reshape(3, 5_000, len(LABELS))
+    expected = scores.reshape(3, 10, 2, len(LABELS)).transpose(0, 1, 3, 2)
+    world = np.concatenate([part.world for part in shards]).reshape(3, 10, len(LABELS))
     np.testing.assert_array_equal(pooled.scores, expected)
     np.testing.assert_array_equal(pooled.world, world)
+
+
+def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
+    """For 20,000 runs, whose logits as float64 are twenty times as large as their scores."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # saves time
+    stage = stage_of({**LOGITS, "num_runs": 20_000})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=100)
+    tracemalloc.start()
+    pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = pooled.scores.nbytes
+    assert size == 20_000 * 2 * len(LABELS) * 8
+    # The scores, each run's accuracy and world, whether it was seen, and 100 runs' logits.
+    assert peak < 2.5 * size

@@ -1,4 +1,4 @@
-"""Bounds from guesses in one run: naive twins, ties, and refusals."""
+"""Bounds from guesses in one run: published values, naive twins, ties, and refusals."""
 
 import time
 from dataclasses import replace
@@ -13,10 +13,16 @@ from scipy.stats import binom
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.accounting import trade_off_curve
-from dpcanary.estimation import Guesses, epsilon_of_guesses, slot_dependence
-from dpcanary.estimation.families import GDP
+from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.guess_methods import order_statistic_p_value
-from dpcanary.estimation.one_run.slot_guesses import guess_pairs, guess_slots
+from dpcanary.estimation.one_run.one_run_bound import epsilon_of_guesses
+from dpcanary.estimation.one_run.slot_guesses import (
+    Guesses,
+    guess_pairs,
+    guess_slots,
+    slot_dependence,
+)
 from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.figures import models_trained
 from dpcanary.figures.notes import slots_in_words
@@ -32,6 +38,22 @@ def bound(slots: int, guessed: int, right: int, **options) -> float:
 
 
 METHODS = [rule for rule, entry in RULES.items() if entry.guesses]
+
+
+def test_published_bounds():
+    for guesses, method, conversion, epsilon in (
+        ((1000, 500, 260), "steinke", "direct", 0.0),
+        ((1000, 500, 300), "steinke", "direct", 0.251),
+        ((1000, 500, 450), "steinke", "direct", 1.946),
+        ((500, 125, 100), "mahloujifar", "direct", 0.990),
+        ((500, 125, 100), "mahloujifar", "gdp", 1.683),
+        ((500, 500, 300), "mahloujifar", "gdp", 0.520),
+    ):
+        own = bound(*guesses, method=method, conversion=conversion)
+        error = 5e-4 if method == "steinke" else 6e-4
+        assert own == pytest.approx(epsilon, abs=error), guesses
+    # PrivacyGuard searches a grid of noise, so its printed value is a little too small.
+    assert bound(100, 80, 70, delta=1e-6, method="mahloujifar") == pytest.approx(3.2906, rel=2e-3)
 
 
 def naive_steinke(guesses: Guesses, delta: float) -> float:
@@ -88,9 +110,9 @@ def test_recursions_equal_their_naive_twins(counts):
     assert own == pytest.approx(naive_mahloujifar(guesses, direct_inverse), rel=2e-4)
 
 
-@pytest.mark.parametrize(("slots", "guessed", "mu"), [
-    (50, 50, 0.8), (50, 12, 0.8), (200, 50, 1.7), (30, 1, 0.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("slots", "guessed", "mu"), [(50, 50, 0.8), (50, 12, 0.8), (200, 50, 1.7), (30, 1, 0.5)]
+)
 def test_the_order_statistics_law_is_that_of_ideal_slots(slots, guessed, mu):
     """Right guesses of the largest ratios, in audits of independent Gaussian slots."""
     rng, audits = np.random.default_rng(5), 20_000
@@ -98,17 +120,29 @@ def test_the_order_statistics_law_is_that_of_ideal_slots(slots, guessed, mu):
     scores = rng.normal(worlds * mu / 2, 1.0)
     chosen = np.argsort(-np.abs(scores), axis=1)[:, :guessed]
     right = (np.take_along_axis(scores * worlds, chosen, 1) > 0).sum(1)
+    family = family_of(Conversion.GDP, delta=DELTA)
     for quantile in (0.1, 0.5, 0.9, 0.99):
         count = max(int(np.quantile(right, quantile)), 1)
         share = float(np.mean(right >= count))
         error = max(np.sqrt(share * (1 - share) / audits), 1e-4)
-        expected = order_statistic_p_value(Guesses(slots, guessed, count), family=GDP, theta=mu)
+        expected = order_statistic_p_value(Guesses(slots, guessed, count), family=family, theta=mu)
         assert abs(expected - share) < 4 * error
 
 
+def test_the_order_statistic_of_randomised_response():
+    """Under (epsilon, 0)-DP every slot is guessed as well as any other, whichever are guessed."""
+    expected = binom.sf(70 - 1, 100, 1 / (1 + exp(-0.5)))
+    family = family_of(Conversion.DIRECT, delta=1e-300)
+    p_value = order_statistic_p_value(Guesses(400, 100, 70), family=family, theta=0.5)
+    assert p_value == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_many_slots_are_fast_and_half_of_the_guesses_prove_nothing(method):
-    assert bound(200, 100, 50, method=method) == 0.0
+def test_more_right_guesses_prove_more_half_prove_nothing_and_many_slots_are_fast(method):
+    bounds = [bound(200, 100, right, method=method) for right in range(0, 101, 5)]
+    assert bounds == sorted(bounds)
+    assert bounds[:11] == [0.0] * 11
+    assert bounds[-1] > 2
     start = time.process_time()
     assert bound(100_000, 50_000, 45_000, method=method) > 2
     assert time.process_time() - start < 2
@@ -132,13 +166,12 @@ def test_pairs_are_guessed_by_the_size_of_their_difference_and_slots_from_both_e
 def test_several_numbers_share_the_significance():
     rng, numbers = np.random.default_rng(3), [50, 100, 200]
     known = {"world0_scores": rng.normal(2, 1, 300), "world1_scores": rng.normal(0, 1, 300)}
-
-    def estimated(num_guesses, significance):
-        options = {"num_guesses": num_guesses, "significance": significance, "delta": DELTA}
-        return estimate_epsilon_one_run(**known, **options)
-
-    several = estimated(numbers, 0.1)
-    assert several.epsilon_lower == max(estimated(n, 0.1 / 3).epsilon_lower for n in numbers)
+    known["delta"] = DELTA
+    several = estimate_epsilon_one_run(**known, significance=0.1, num_guesses=numbers)
+    assert several.epsilon_lower == max(
+        estimate_epsilon_one_run(**known, significance=0.1 / 3, num_guesses=number).epsilon_lower
+        for number in numbers
+    )
     assert (several.num_choices, several.significance) == (3, 0.1)
 
 

@@ -769,13 +769,19 @@ def test_the_share_of_canaries_in_correlated_noise_is_that_of_the_step_with_most
     assert correlated_with(**known | {"noise_multiplier": 8.0}).share == pytest.approx(0.005, 0.05)
 
 
-def test_correlated_noise_of_another_size_is_refused_also_after_the_journal():
-    recorder = correlated(steps=3)
-    other = correlated_with(num_canaries=80, seed=0)
-    other.load_state_dict(recorder.state_dict())
-    for resumed in (recorder, other):
-        with pytest.raises(InputError, match=r"step 4: the noise multiplier is 17 after 1\.7"):
-            step_of(resumed, sample_rate=1.0, noise_multiplier=10 * SIGMA)
+@pytest.mark.parametrize("name", ["noise_multiplier", "gradient_noise"])
+def test_watching_ends_before_correlated_noise_of_another_size_also_after_the_journal(name):
+    quiet = {"num_canaries": 80, "on_alarm": lambda alarm: None}
+    recorder, resumed = correlated(steps=3), correlated_with(seed=0, **quiet)
+    resumed.load_state_dict(recorder.state_dict())
+    before = recorder.result(**ASKED)
+    for watched in (recorder, resumed):
+        assert watched.can_judge(StepSettings(SIGMA, NORM, 1.0))
+        step_of(watched, sample_rate=1.0, **{name: 10 * SIGMA})
+        found = watched.result(**ASKED)
+        assert (found.num_steps, found.alarm.step) == (3, 4)
+        assert "the noise multiplier is 17 after 1.7, and" in str(found.alarm)
+        assert found.accounted == before.accounted
 
 
 @pytest.mark.parametrize("steps", [1, 3, 9, TOTAL])
