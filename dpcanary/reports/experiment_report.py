@@ -166,7 +166,7 @@ def _chosen(
     if not is_valid.any():
         alone = "None of the bounds is valid."
     trainings = {repr(_training(experiment, last, name)) for name in table["audit"]}
-    of_several = f" of {len(trainings)} trainings" if len(trainings) > 1 else ""
+    of_several = f" of {len(trainings)} set-ups" if len(trainings) > 1 else ""
     return (
         f"This page is about audit {audits_in_words(row)}. Of the {len(table)} rows of the table"
         f"{of_several} it is the first with canary {canary_name(row['canary'])}: it was not chosen"
