@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from signal import SIG_DFL, SIGINT, signal
+from signal import SIGINT, default_int_handler, signal
 from statistics import median
 
 import pytest
@@ -95,6 +95,8 @@ def test_an_interruption_while_the_command_loads_prints_nothing(tmp_path):
     path = f"{tmp_path}{os.pathsep}{Path(dpcanary.__file__).parents[1]}"
     command = [sys.executable, "-m", "dpcanary", "account"]
     options = {"env": {**os.environ, "PYTHONPATH": path}, "capture_output": True}
-    # Shells let jobs in the background ignore the signal, and what these start inherits it.
-    done = subprocess.run(command, preexec_fn=lambda: signal(SIGINT, SIG_DFL), **options)
+    # Shells let jobs in the background ignore the signal, which programs that they start inherit.
+    handler = signal(SIGINT, default_int_handler)
+    done = subprocess.run(command, **options)
+    signal(SIGINT, handler)
     assert (done.returncode, done.stdout, done.stderr) == (-SIGINT, b"", b"")

@@ -55,9 +55,11 @@ def records(count: int, *, seed: int) -> Records:
 
 DATA, CANARIES = records(80, seed=0), records(16, seed=1)
 PIXELS = torch.from_numpy(CANARIES.features).double()
-SCALES = np.float32([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
-NOISE = np.random.default_rng(0).standard_normal((12, 3, 32, 32), np.float32)
-PHOTOS = Records(NOISE.clip(-2, 2) * SCALES, np.arange(12) % 3)
+SCALES = np.array([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
+PHOTOS = Records(
+    (np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2) * SCALES).astype(np.float32),
+    np.arange(12) % 3,
+)
 
 
 def task_of(module: nn.Module | None = None, records=DATA, labels=CANARIES.labels) -> Task:
