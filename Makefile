@@ -29,7 +29,7 @@ help:
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
 	@echo "make figures      the figures of all three papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
-	@echo "make test         the tests; five minutes on two idle cores"
+	@echo "make test         the tests; four minutes on two idle cores"
 	@echo "make test-long    also whole experiments in processes of their own, as CI runs them; 25 minutes"
 	@echo "make test-all     also whole lists, new environments and full-size simulations; two hours"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
