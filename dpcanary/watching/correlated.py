@@ -118,6 +118,7 @@ class CorrelatedRecorder(Recorder):
     def can_judge(self, step_settings: StepSettings) -> bool:
         """Whether a step is watched; all have the noise with which they are accounted as one."""
         if super().can_judge(step_settings) and self._phases:
+            # The multiplier of earlier steps, also of those before a journal was read.
             noise = self._phases[0].noise_multiplier * self._moved.after(self.num_steps)
             if not isclose(step_settings.noise_on_gradients, noise):
                 self.ends(

@@ -55,7 +55,7 @@ _GUESSED = 0.05
 
 # With fewer canaries, half of them in each world, no scores show anything at significance 0.05.
 FEWEST_CANARIES = 8
-# With fewer, the exact family shows no more than that of Gaussian curves.
+# With fewer, the exact family shows about as much as that of Gaussian curves.
 _LEAST_EXACT = 10
 
 

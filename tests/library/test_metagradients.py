@@ -265,8 +265,8 @@ def test_smoothness_is_as_it_is_defined_and_near_1_at_small_steps(step, is_smoot
     z0, z1, z2 = (trained(training, pixels).numpy() for pixels in shifted)
     at_here, at_there = (result.gradient.numpy().ravel() for result in (here, there))
 
-    def agreement(one: Floats, other: Floats, weights: Floats) -> float:
-        return float(np.average(np.sign(one) * np.sign(other), weights=np.abs(weights)))
+    def agreement(first: Floats, second: Floats, weights: Floats) -> float:
+        return float(np.average(np.sign(first) * np.sign(second), weights=np.abs(weights)))
 
     own = smoothness(training, direction, step)
     expected = reverse.Smoothness(

@@ -168,8 +168,8 @@ for scales in (False, True):
 
     result = check_neighbours(train, dataset, replacements=loud)
     names = [finding.name for finding in result.ranked if not finding.holds]
-    told = names[:1], result.passes, 0 < result.largest < 2.01, result.batches_known
-    print(f"{scales}: {told}\\n", end="", flush=True)
+    outcome = names[:1], result.passes, 0 < result.largest < 2.01, result.batches_known
+    print(f"{scales}: {outcome}\\n", end="", flush=True)
 """
 
 

@@ -778,10 +778,10 @@ def test_watching_ends_before_correlated_noise_of_another_size_also_after_the_jo
     for watched in (recorder, resumed):
         assert watched.can_judge(StepSettings(SIGMA, NORM, 1.0))
         step_of(watched, sample_rate=1.0, **{name: 10 * SIGMA})
-        found = watched.result(**ASKED)
-        assert (found.num_steps, found.alarm.step) == (3, 4)
-        assert "the noise multiplier is 17 after 1.7, and" in str(found.alarm)
-        assert found.accounted == before.accounted
+        result = watched.result(**ASKED)
+        assert (result.num_steps, result.alarm.step) == (3, 4)
+        assert "the noise multiplier is 17 after 1.7, and" in str(result.alarm)
+        assert result.accounted == before.accounted
 
 
 @pytest.mark.parametrize("steps", [1, 3, 9, TOTAL])
