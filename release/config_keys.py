@@ -65,7 +65,7 @@ def _values(declared: dict[str, Any], definitions: dict[str, Any]) -> str:
             if "items" in declared
             else "a list"
         )
-    words = {"string": "text", "boolean": "`true`, `false`", "object": "mappings by name"}
+    words = {"string": "text", "boolean": "`true`, `false`", "object": "a mapping of names"}
     limits = [f"{sign} {declared[key]:g}" for key, sign in _LIMITS.items() if key in declared]
     return f"{words.get(declared['type'], declared['type'])} {' and '.join(limits)}".strip()
 

@@ -23,12 +23,15 @@ class FigureKind:
     Attributes:
         name: in configs.
         draw: `module:name` of a function that draws it: its arguments are `inputs`, `note`,
-            `options`, and `axis` if it has one. It returns a figure and the table of its numbers.
+            `keys` (but `shown`), `options`, and `axis` if it has one. It returns a figure and the
+            table of its numbers.
         inputs: what is drawn; see `storage.READ`, which reads them from the files.
         files: what the workflow makes for it: summary, scores, profiles, ceilings or ratios.
         caption: paragraphs.
         needs: keys of a figure in a config that it must have, and others must not.
         keys: keys that it may have.
+        options: names that a figure may give values under the key `options`. The function has
+            defaults for them; `check` sees what a config gives.
         check: `module:name` of a function that takes the audits of its sweeps by name, the figure
             in the config and the settings of the experiment, and returns why it cannot show them;
             an empty text if it can. By default, an audit must have as many runs as all `num_runs`.
@@ -48,6 +51,7 @@ class FigureKind:
     files: tuple[str, ...] = ("summary",)
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     check: str = f"{_CHECKS}:why_not_so_many_runs"
     check_rows: str | None = None
     axis: str | None = None
@@ -68,6 +72,11 @@ class FigureKind:
             file = name if name in _FILES else "scores"
             if file not in self.files:
                 raise InputError(f"figure kind {self.name!r}: input {name!r} needs files {file!r}")
+        arguments = {*self.inputs, *self.needs, *self.keys, "note", "axis"}
+        if twice := min(arguments.intersection(self.options), default=None):
+            raise InputError(
+                f"figure kind {self.name!r}: option {twice!r} is the name of another argument"
+            )
 
     @property
     def is_by_runs(self) -> bool:
@@ -75,7 +84,7 @@ class FigureKind:
         return "sweeps" in self.needs and "num_runs" in self.needs
 
     @property
-    def options(self) -> tuple[str, ...]:
+    def drawn_keys(self) -> tuple[str, ...]:
         """Those of `keys` that are arguments of its function: a file shows the other one."""
         return tuple(key for key in self.keys if key != "shown")
 
@@ -85,13 +94,15 @@ class FigureKind:
         Raises:
             InputError: if there is no such function, or it takes others.
         """
-        names = [*self.inputs, "note", *self.options, *["axis"] * has_axis]
-        try:
-            signature(function_named(self.draw)).bind(**dict.fromkeys(names))
-        except TypeError as error:
-            raise InputError(
-                f"figure kind {self.name!r}: {self.draw} is called with {', '.join(names)}: {error}"
-            ) from None
+        always = [*self.inputs, "note", *self.drawn_keys, *["axis"] * has_axis]
+        for names in (always, [*always, *self.options]):
+            try:
+                signature(function_named(self.draw)).bind(**dict.fromkeys(names))
+            except TypeError as error:
+                raise InputError(
+                    f"figure kind {self.name!r}: {self.draw} is called with {', '.join(names)}:"
+                    f" {error}"
+                ) from None
 
 
 _CAPTION_OF_BOUNDS = (

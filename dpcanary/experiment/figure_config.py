@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from dpcanary.core.plugins import unknown_name
 from dpcanary.core.setting_fields import ClosedModel, Count, Offered, Positive, SampleRate
-from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names, figure_kinds
+from dpcanary.errors import suggestion
+from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names
 from dpcanary.experiment.summary import AXES, LINES, PANELS
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 else:  # from the declarations of the keys, which type checkers cannot follow
     PanelSetting, LineSetting = Literal[PANELS], Literal[LINES]
     SweptSetting = Literal[tuple(AXES)]
+
+_OF_ALL_KINDS = ("kind", "note", "options")
 
 
 class Figure(ClosedModel):
@@ -57,6 +60,9 @@ class Figure(ClosedModel):
     sample_rates: tuple[SampleRate, ...] = Field((), description="for adjacency_ratio: panels")
     noise_multipliers: tuple[Positive, ...] = Field((), description="for adjacency_ratio: the axis")
     num_steps: tuple[Count, ...] = Field((), description="for adjacency_ratio: lines")
+    options: dict[str, JsonValue] = Field(
+        {}, description="for kinds of other packages: values of the options that the kind declares"
+    )
 
     @field_validator("kind")
     @classmethod
@@ -67,17 +73,19 @@ class Figure(ClosedModel):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> "Figure":
-        kind, kinds = figure_kind(self.kind), figure_kinds().values()
-        fields = type(self).model_fields
-        if unknown := {*kind.needs, *kind.keys} - fields.keys():
+        kind = figure_kind(self.kind)
+        of_some_kinds = [key for key in type(self).model_fields if key not in _OF_ALL_KINDS]
+        if unknown := {*kind.needs, *kind.keys}.difference(of_some_kinds):
             raise ValueError(f"kind {self.kind} declares {min(unknown)}, which no figure has")
-        for key in (key for key in fields if any(key in kind.needs for kind in kinds)):
-            if bool(getattr(self, key)) != (key in kind.needs):
-                verb = "needs" if key in kind.needs else "has no"
-                raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
-        for key in (key for key in fields if any(key in kind.keys for kind in kinds)):
-            if getattr(self, key) and key not in kind.keys:
+        for key in of_some_kinds:
+            if getattr(self, key) and key not in {*kind.needs, *kind.keys}:
                 raise ValueError(f"a figure of kind {self.kind} has no {key}")
+            if key in kind.needs and not getattr(self, key):
+                raise ValueError(f"a figure of kind {self.kind} needs {key}")
+        for name in self.options:
+            if name not in kind.options:
+                hint = f"; {suggestion(name, kind.options)}" if kind.options else ""
+                raise ValueError(f"a figure of kind {self.kind} has no option {name!r}{hint}")
         shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]
         for key in shown:
             if shown.count(key) > 1:

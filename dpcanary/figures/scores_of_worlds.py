@@ -48,7 +48,7 @@ def draw_score_histograms(
     """
     all_attacks, attacks = attacks, ordered(attacks)
     rows = [*dict.fromkeys(attack.series for attack in attacks)]
-    columns = sorted({attack.setting for attack in attacks}, reverse=True)
+    columns = sorted({attack.setting for attack in attacks}, key=lambda pair: (-pair[0], pair[1]))
     sizes = [len(attack.world0_scores) + len(attack.world1_scores) for attack in attacks]
     counted = f"{number_range(sizes)} for each audit"
     figure, [panels] = make_frame(

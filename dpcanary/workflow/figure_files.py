@@ -52,8 +52,8 @@ class FigureRules:
         """The settings of the job's figure, as JSON."""
         figure, kind = self._figures[wildcards.figure], self.kind(wildcards)
         notes = [self._unplanned_looks(wildcards.figure), figure.note]
-        settings = {"note": ". ".join(note for note in notes if note)}
-        settings |= {key: getattr(figure, key) for key in kind.options}
+        settings = {"note": ". ".join(note for note in notes if note)} | figure.options
+        settings |= {key: getattr(figure, key) for key in kind.drawn_keys}
         if figure.axis:
             settings["axis"] = figure.axis
         return json.dumps(settings)

@@ -176,6 +176,9 @@ def test_histograms_have_the_colours_of_the_legend():
             colour = legend(figure)[f"world {world}"].get_facecolor()
             _check_histogram(axes, colour, own)
     assert titles(figure) == ["gradient, q = 1, σ = 22.37", "natural, q = 0.25, σ = 22.37"]  # noqa: RUF001
+    noises = [attack(noise_multiplier=sigma, audit=str(sigma)) for sigma in (3.0, 1.0, 2.0)]
+    of_noises = titles(draw("score_histograms", noises)[0])
+    assert [title.rpartition(" = ")[2] for title in of_noises] == ["1", "2", "3"]
     same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     table = draw("score_histograms", [same])[1]
     assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,12 @@ from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_catalogue import FigureKind, figure_kind, figure_kind_names
 from dpcanary.experiment.figure_config import Figure as FigureSettings
+from dpcanary.experiment.products import Products
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.storage import FILES, READ, Files, write_figure
 from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.workflow.figure_files import FigureRules
 
 _RULES = {"threshold_rules": (ThresholdRule.SIMULTANEOUS,), "conversions": (Conversion.GDP,)}
 _STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **_RULES)
@@ -180,8 +183,11 @@ def test_what_is_refused_leaves_no_file(files, tmp_path) -> None:
 
 
 @style.applied()
-def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+def draw_rates(
+    summary: pd.DataFrame, *, note: str = "", steps: Sequence[int] = (250, 500)
+) -> tuple[Figure, pd.DataFrame]:
     figure, [[axes]] = make_frame(titles=["mine"], panel_size=(4, 3), legend=[], notes=[note])
+    summary = summary[summary["step"].isin(steps)]
     axes.plot(summary["step"], summary["epsilon_lower"])
     return figure, summary[["step", "epsilon_lower"]]
 
@@ -191,12 +197,14 @@ def draw_alone(summary: pd.DataFrame, *, note: str = "") -> Figure:
 
 
 MINE = FigureKind(
-    "mine", draw=f"{__name__}:draw_rates", caption=("A line.",), check=f"{__name__}:few_audits"
-)
+    "mine", draw=f"{__name__}:draw_rates", caption=("A line.",), check=f"{__name__}:few_audits",
+    options=("steps",),
+)  # fmt: skip
 ALONE = replace(MINE, name="alone", draw=f"{__name__}:draw_alone")
 OTHER = replace(MINE, name="other", keys=("size",))
 WRONG = replace(MINE, name="wrong", keys=("panels", "shown"))
-KINDS = (MINE, ALONE, OTHER, WRONG)
+ODD = replace(MINE, name="odd", options=("steps", "size"))
+KINDS = (MINE, ALONE, OTHER, WRONG, ODD)
 
 
 def few_audits(audits: Mapping[str, Audit], figure: FigureSettings, settings: Settings) -> str:
@@ -206,8 +214,9 @@ def few_audits(audits: Mapping[str, Audit], figure: FigureSettings, settings: Se
 
 @pytest.fixture
 def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Installs a package of a right kind, one that returns no table, and two of other keys."""
+    """Installs a package: a right kind, one without a table, three of other arguments, no kind."""
     kinds = [f"{kind.name} = {__name__}:{kind.name.upper()}" for kind in KINDS]
+    kinds.append("zbroken = a_module_that_is_not_there:KIND")
     text = "\n".join(["[dpcanary.figure_kinds]", *kinds])
     write_text(tmp_path / "site/mine-1.0.dist-info/entry_points.txt", text)
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -218,7 +227,7 @@ def kinds_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.usefixtures("kinds_of_a_package")
 def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tmp_path) -> None:
-    assert figure_kind_names()[-4:] == ["alone", "mine", "other", "wrong"]
+    assert figure_kind_names()[-6:] == ["alone", "mine", "odd", "other", "wrong", "zbroken"]
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
     audit = {"canary": "worst_case", "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
     audits = {"a": {**audit, "noise_multiplier": [1.0, 2.0]}, "b": {**audit, "noise_multiplier": 1}}
@@ -227,6 +236,10 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
     for figure, message in (
         ({"kind": "mine"}, r"config: figures\.f: mine shows \S+ and \S+ at 1e-06"),
         ({"kind": "mine", "lines": ["model"]}, "a figure of kind mine has no lines"),
+        ({"kind": "mine", "options": {"step": 1}}, "has no option 'step'; did you mean 'steps'"),
+        ({"kind": "trade_off", "options": {"step": 1}}, "trade_off has no option 'step' [(]got"),
+        ({"kind": "odd"}, "called with summary, note, steps, size: got an unexpected"),
+        ({"kind": "zbroken"}, "figure_kinds 'zbroken': cannot load a_module_that_is_not_there"),
         ({"kind": "other"}, "kind other declares size, which no figure has"),
         ({"kind": "wrong"}, "called with summary, note, panels: got an unexpected"),
     ):
@@ -236,6 +249,7 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         ({"files": ("summry",)}, "'mine': unknown files 'summry': did you mean 'summary'"),
         ({"inputs": ("profile",)}, "'mine': unknown inputs 'profile': did you mean 'profil"),
         ({"inputs": ("summary", "attacks")}, "'mine': input 'attacks' needs files 'scores'"),
+        ({"options": ("a", "note")}, "'mine': option 'note' is the name of another argument"),
     ):
         with pytest.raises(InputError, match=message):
             replace(MINE, **change)
@@ -243,3 +257,9 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         _draw("alone", {"summary": files["summary"]}, tmp_path / "out", note="n")
     _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
     assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]
+    shown = {"kind": "mine", "sweeps": ["b"], "note": "n", "options": {"steps": [500]}}
+    experiment = parse_experiment(config | {"figures": {"f": shown}})
+    rules = FigureRules(str(tmp_path), Products(experiment))
+    assert json.loads(rules.settings(SimpleNamespace(figure="f"))) == {"note": "n", "steps": [500]}
+    _draw("mine", {"summary": files["summary"]}, tmp_path, note="n", steps=[500])
+    assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["step"].unique().tolist() == [500]

@@ -3,6 +3,7 @@
 import re
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -23,7 +24,7 @@ CONFIG = {
     "audits": {"mine": {**OF_MINE, "dataset": "digits"}},
     "figures": {
         "steps": {"kind": "epsilon_by_step", "sweeps": ["mine"]},
-        "spread": {"kind": "spread", "sweeps": ["mine"]},
+        "spread": {"kind": "spread", "sweeps": ["mine"], "options": {"colour": "red"}},
     },
 }  # fmt: skip
 
@@ -77,10 +78,14 @@ def test_a_kind_of_figure_draws_the_valid_bounds_of_last_steps(monkeypatch):
     summary = pd.DataFrame(rows, columns=["audit", "step", "is_valid", "epsilon_lower"])
     kind = import_module("my_audits.spread").SPREAD
     kind.check_function(has_axis=False)
-    figure, table = function_named(kind.draw)(summary.assign(threshold_rule="x", repeat=0))
+    summary = summary.assign(threshold_rule="x", repeat=0)
+    figure, table = function_named(kind.draw)(summary, colour="red")
     assert table[["audit", "epsilon_lower"]].to_numpy().tolist() == [["a", 1.5], ["b", 2.5]]
     [dots] = figure.axes[0].lines
-    assert [*dots.get_xdata()] == [1.5, 2.5]
+    assert ([*dots.get_xdata()], dots.get_color()) == ([1.5, 2.5], "red")
+    for options, reason in (({"colour": "rod"}, "no colour"), ({"colour": "red"}, ""), ({}, "")):
+        why_not = function_named(kind.check)({}, SimpleNamespace(options=options), None)
+        assert (reason in why_not, bool(why_not)) == (True, bool(reason))
 
 
 @pytest.mark.exhaustive
