@@ -35,7 +35,7 @@ help:
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
 	@echo "make docs-numbers writes the numbers of the results into the pages"
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
-	@echo "make lint         checks format, lint and types"
+	@echo "make lint         checks format, lint, types and imports"
 	@echo "make schema       the schema and the tables of a config's keys, from their declarations"
 	@echo "make lock         the hashes in locks/, from pyproject.toml and constraints.txt"
 	@echo "make sbom         licences and bill of materials of all that is installed, in dist/"
@@ -108,6 +108,7 @@ lint: $(TOOLS)
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
+	$(RUN) lint-imports --no-cache
 	$(RUN) snakefmt --check Snakefile rules
 	$(RUN) snakemake --lint
 

@@ -20,8 +20,9 @@ from tqdm import tqdm
 
 from benchmarks.score_laws import DELTA, Law, laws
 from dpcanary.estimation import Conversion, ThresholdRule
+from dpcanary.estimation.conversion_families import family_of
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table
-from dpcanary.estimation.families import Family, family_of
+from dpcanary.estimation.families import Family
 from dpcanary.estimation.null_distributions.null_tables import calibrated_bound, null_table
 from dpcanary.estimation.null_distributions.statistics import (
     NullTable,

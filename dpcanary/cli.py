@@ -20,9 +20,9 @@ from dpcanary.commands.results import crate, release, report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.commands.secrets import secrets
 from dpcanary.commands.statement import statement
+from dpcanary.core.errors_in_words import explained
 from dpcanary.core.installation import published_names
 from dpcanary.core.printing import wrapped
-from dpcanary.errors import explained
 
 app = typer.Typer(
     name="dpcanary",

@@ -20,8 +20,8 @@ from dpcanary import (
     runs_needed,
 )
 from dpcanary.accounting import account_epsilon_curve, trade_off_curve
-from dpcanary.estimation import estimate_epsilon_at_looks, expected_bound
-from dpcanary.training import DPSGD, GradientCanary, Optimizer, ensemble_scores, train_ensemble
+from dpcanary.estimation import ensemble_scores, estimate_epsilon_at_looks, expected_bound
+from dpcanary.training import DPSGD, GradientCanary, Optimizer, train_ensemble
 
 # Accounting and noise.
 training = Mechanism("substitute", sample_rate=0.25, num_steps=100)

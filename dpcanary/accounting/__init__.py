@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from dpcanary.accounting.meaning import limits_of_curve as limits_of_curve
     from dpcanary.accounting.meaning import meaning_of as meaning_of
     from dpcanary.accounting.meaning import meaning_of_epsilons as meaning_of_epsilons
-    from dpcanary.accounting.meaning import meaning_of_phases as meaning_of_phases
-    from dpcanary.accounting.meaning import meaning_of_shuffled as meaning_of_shuffled
     from dpcanary.accounting.mechanism import AccountingMethod as AccountingMethod
     from dpcanary.accounting.mechanism import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
+    from dpcanary.accounting.mechanism import Phase as Phase
     from dpcanary.accounting.noise_calibration import calibrate_guess as calibrate_guess
     from dpcanary.accounting.noise_calibration import calibrate_noise as calibrate_noise
     from dpcanary.accounting.noise_calibration import calibrate_shuffled as calibrate_shuffled
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
-    from dpcanary.accounting.phases import Phase as Phase
     from dpcanary.accounting.phases import account_phases as account_phases
     from dpcanary.accounting.privacy_losses import SimulatedEpsilon as SimulatedEpsilon
     from dpcanary.accounting.privacy_losses import simulate_epsilon as simulate_epsilon

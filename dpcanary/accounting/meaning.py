@@ -4,25 +4,25 @@ The numbers follow from the accounted trade-off curve, not from an epsilon and a
 against an attacker who sees every intermediate model and knows all other records.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve
-from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
+from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism, Phase
+from dpcanary.accounting.phases import curve_of_phases
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.printing import percent, percent_up, table_lines, wrapped
 from dpcanary.errors import AccountingError, InputError
-
-if TYPE_CHECKING:
-    from dpcanary.accounting.phases import Phase
 
 Floats = NDArray[np.float64]
 
@@ -241,19 +241,23 @@ def largest_guess(curve: TradeOffCurve, values: int, *, adjacency: Adjacency) ->
 
 
 def meaning_of(
-    mechanism: Mechanism,
+    accounted: Mechanism | ShuffledMechanism | EpsilonsByAdjacency | Sequence[Phase],
     *,
     values: Sequence[int] = NUM_VALUES,
     false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
     group_size: int = 1,
 ) -> Meaning:
-    """What the epsilons of DP-SGD mean, under add/remove and substitute adjacency.
+    """What the epsilons of a training mean, under add/remove and substitute adjacency.
 
     Args:
-        mechanism: what is accounted; its own adjacency is not used.
+        accounted: the training: DP-SGD with Poisson sampling, its phases, or shuffled batches, of
+            which the Gaussian curves that are guaranteed are taken. The adjacency of a mechanism is
+            not used. Epsilons stand for what they were accounted for if this has exact curves, else
+            for themselves, with a warning on the standard error.
         values: see `limits_of_curve`.
         false_positive_rates: at which the largest true positive rates are given.
         group_size: the largest number of records of one person, all of which may hold the secret.
+            More than one needs a `Mechanism`.
 
     Raises:
         InputError: an argument is out of its range.
@@ -267,14 +271,56 @@ def meaning_of(
         (0.217, 0.329)
     """
     size = checked_count("group_size", group_size)
-    add_remove, substitute = _curves(mechanism, size)
-    curves = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
-    return _meaning_by(
-        curves.__getitem__,
-        values,
-        false_positive_rates,
-        group_size=size,
-        is_exact=not isinstance(substitute, _RemovedAndAdded),
+    if size > 1 and not isinstance(accounted, Mechanism):
+        raise InputError(f"group_size is {size}: several records of a person need a Mechanism")
+    match accounted:
+        case Mechanism():
+            add_remove, substitute = _curves(accounted, size)
+            curves = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
+            return _meaning_by(
+                curves.__getitem__,
+                values,
+                false_positive_rates,
+                group_size=size,
+                is_exact=not isinstance(substitute, _RemovedAndAdded),
+            )
+        case ShuffledMechanism():
+            return _meaning_by(
+                lambda adjacency: _curve_of_shuffled(accounted, adjacency),
+                values,
+                false_positive_rates,
+                is_exact=False,
+            )
+        case EpsilonsByAdjacency():
+            return _meaning_of_accounted(accounted, values, false_positive_rates)
+        case _:
+            return _meaning_by(
+                lambda adjacency: curve_of_phases(accounted, adjacency),
+                values,
+                false_positive_rates,
+            )
+
+
+def _curve_of_shuffled(mechanism: ShuffledMechanism, adjacency: Adjacency) -> TradeOffCurve:
+    guaranteed = mechanism.under(adjacency).guaranteed
+    return GaussianCurve(guaranteed.adjacency.sensitivity / guaranteed.collapsed().noise_multiplier)
+
+
+def _meaning_of_accounted(
+    epsilons: EpsilonsByAdjacency, values: Sequence[int], false_positive_rates: Sequence[float]
+) -> Meaning:
+    """By the exact curves of what was accounted where these are known, else by the epsilons."""
+    if training := epsilons.mechanism or epsilons.phases:
+        try:
+            return meaning_of(training, values=values, false_positive_rates=false_positive_rates)
+        except AccountingError as error:
+            print(f"warning: limits by the epsilons alone: {error}", file=sys.stderr)
+    return meaning_of_epsilons(
+        add_remove=epsilons.add_remove,
+        substitute=epsilons.substitute,
+        delta=epsilons.delta,
+        values=values,
+        false_positive_rates=false_positive_rates,
     )
 
 
@@ -309,45 +355,6 @@ def meaning_of_epsilons(
         false_positive_rates,
         is_exact=False,
         by_epsilons=True,
-    )
-
-
-def meaning_of_shuffled(
-    mechanism: ShuffledMechanism,
-    *,
-    values: Sequence[int] = NUM_VALUES,
-    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
-) -> Meaning:
-    """What the guaranteed epsilons of shuffled batches mean; their curves are Gaussian.
-
-    Raises:
-        InputError: an argument is out of its range.
-    """
-
-    def curve(adjacency: Adjacency) -> TradeOffCurve:
-        guaranteed = mechanism.under(adjacency).guaranteed
-        noise = guaranteed.collapsed().noise_multiplier
-        return GaussianCurve(guaranteed.adjacency.sensitivity / noise)
-
-    return _meaning_by(curve, values, false_positive_rates, is_exact=False)
-
-
-def meaning_of_phases(
-    phases: "Sequence[Phase]",
-    *,
-    values: Sequence[int] = NUM_VALUES,
-    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
-) -> Meaning:
-    """What the epsilons of a training mean whose noise or sample rate changes on the way.
-
-    Raises:
-        InputError: an argument is out of its range.
-        AccountingError: no exact curve can be computed.
-    """
-    from dpcanary.accounting.phases import curve_of_phases
-
-    return _meaning_by(
-        lambda adjacency: curve_of_phases(phases, adjacency), values, false_positive_rates
     )
 
 

@@ -1,17 +1,13 @@
 """What is accounted, and the question to an accountant; with few imports, to load fast."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
 from math import nan, prod, sqrt
-from typing import TYPE_CHECKING
 
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import Choice, checked_count, checked_real
 from dpcanary.core.printing import rounded_down, rounded_up
 from dpcanary.errors import AccountingError
-
-if TYPE_CHECKING:
-    from dpcanary.accounting.meaning import Meaning
 
 # How many values a secret may have, where nothing else is asked: an answer, a diagnosis, a code.
 NUM_VALUES = (2, 10, 10_000)
@@ -96,18 +92,26 @@ class Mechanism:
             return self
         return self.after(1).with_noise(self.noise_multiplier / sqrt(self.num_steps))
 
-    def meaning(self, *, values: Sequence[int] = NUM_VALUES, group_size: int = 1) -> "Meaning":
-        """What this training's epsilons mean to a person; see `accounting.meaning_of`."""
-        from dpcanary.accounting.meaning import meaning_of
-
-        return meaning_of(self, values=values, group_size=group_size)
-
     def in_words(self) -> str:
         """For errors: all that it is."""
         return (
             f"adjacency={self.adjacency.value!r}, sample_rate={self.sample_rate:g}, "
             f"noise_multiplier={self.noise_multiplier:g}, num_steps={self.num_steps}"
         )
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Successive steps with the same noise and sample rate; see `Mechanism`."""
+
+    noise_multiplier: float
+    sample_rate: float
+    num_steps: int
+
+    def is_like(self, other: "Phase") -> bool:
+        """Whether noise and sample rate are the same."""
+        ours = self.noise_multiplier, self.sample_rate
+        return ours == (other.noise_multiplier, other.sample_rate)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from math import nan
 from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
-from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
-from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism, Phase
+from dpcanary.accounting.phases import account_phases
 from dpcanary.accounting.shuffled_epsilons import guaranteed_epsilon
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism, least_batches_of_pass
 from dpcanary.core.adjacency import Adjacency

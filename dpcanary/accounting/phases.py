@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, floor, log, nan
 from typing import Any
 
@@ -15,6 +15,7 @@ from dpcanary.accounting.mechanism import (
     FAILURES,
     AccountingMethod,
     Mechanism,
+    Phase,
     Question,
     raise_if_short_of_memory,
 )
@@ -27,20 +28,6 @@ from dpcanary.errors import AccountingError, InputError
 _MOST_PHASES = 100
 # Intervals of the losses' grid: at most the first; a part of a step's loss; at least the last.
 _COARSE, _PART, _FINE = 1e-3, 0.05, 1e-5
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Successive steps with the same noise and sample rate; see `Mechanism`."""
-
-    noise_multiplier: float
-    sample_rate: float
-    num_steps: int
-
-    def is_like(self, other: "Phase") -> bool:
-        """Whether noise and sample rate are the same."""
-        ours = self.noise_multiplier, self.sample_rate
-        return ours == (other.noise_multiplier, other.sample_rate)
 
 
 def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjacency:

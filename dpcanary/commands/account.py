@@ -175,12 +175,14 @@ def _meaning(
     epsilons: "EpsilonsByAdjacency", values: tuple[int, ...], *, group_size: int
 ) -> "Meaning":
     """What the epsilons mean; for a group of records, what those of the group do if they can be."""
+    from dpcanary.accounting.meaning import meaning_of
+
     if group_size > 1 and epsilons.mechanism is not None:
         try:
-            return epsilons.mechanism.meaning(values=values, group_size=group_size)
+            return meaning_of(epsilons.mechanism, values=values, group_size=group_size)
         except AccountingError as error:
             typer.echo(f"warning: limits are those of one record: {error}", err=True)
-    return epsilons.meaning(values=values)
+    return meaning_of(epsilons, values=values)
 
 
 def _group_rows(group: "EpsilonsOfGroup") -> list[tuple[str, str, str]]:
@@ -198,11 +200,11 @@ def _account_shuffled(
     mechanism: ShuffledMechanism, rate: float, delta: float, values: tuple[int, ...], as_json: bool
 ) -> None:
     """Prints what shuffled batches guarantee, beside what Poisson accounting would claim."""
-    from dpcanary.accounting.meaning import meaning_of_shuffled
+    from dpcanary.accounting.meaning import meaning_of
     from dpcanary.accounting.shuffled_epsilons import account_shuffled
 
     accounted = account_shuffled(mechanism, delta=delta, sample_rate=rate)
-    meaning = meaning_of_shuffled(mechanism, values=values)
+    meaning = meaning_of(mechanism, values=values)
     paragraphs = [
         f"DP-SGD on shuffled records: {mechanism.batches_per_pass:,} batches in a pass,"
         f" {mechanism.num_steps:,} steps in {mechanism.num_passes:,} passes, noise multiplier"

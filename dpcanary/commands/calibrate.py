@@ -154,13 +154,14 @@ def _calibrate_guess(
 ) -> None:
     """Prints the noise with which no attack guesses a secret more often."""
     from dpcanary.accounting.by_adjacency import account_by_adjacency
+    from dpcanary.accounting.meaning import meaning_of
     from dpcanary.accounting.noise_calibration import calibrate_guess
 
     noise = calibrate_guess(mechanism, max_guess=max_guess, values=values, group_size=group_size)
     mechanism = mechanism.with_noise(noise)
     epsilons = account_by_adjacency(mechanism, delta=delta)
     by_name = {"add_remove": epsilons.add_remove, "substitute": epsilons.substitute}
-    meaning = mechanism.meaning(values=[values], group_size=group_size)
+    meaning = meaning_of(mechanism, values=[values], group_size=group_size)
     group = f" in all {group_size} records of a person" if group_size > 1 else ""
     text = (
         f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f}: a secret{group} that has one of"

@@ -58,8 +58,9 @@ def statement(
     )
     refuse_several_records(unit)
     warn_of_large_delta(delta, num_records)
-    from dpcanary.accounting.by_adjacency import account_by_adjacency, privacy_statement
+    from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.groups import account_group
+    from dpcanary.accounting.privacy_statement import privacy_statement
 
     epsilons = account_by_adjacency(mechanism, delta=delta)
     paragraphs = privacy_statement(

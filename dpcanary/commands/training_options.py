@@ -22,7 +22,7 @@ from dpcanary.core.setting_fields import Flag, metadata_of
 from dpcanary.experiment.audit_config import Audit
 
 if TYPE_CHECKING:  # it loads slowly
-    from dpcanary.accounting.phases import Phase
+    from dpcanary.accounting.mechanism import Phase
     from dpcanary.accounting.shuffled_epsilons import ShuffledEpsilons
 
 _TRAINING = "The training"
@@ -149,7 +149,7 @@ def noise_of(noise_multiplier: float | None) -> float:
 
 def phases_of(texts: list[str], **others: object) -> list["Phase"]:
     """The phases that options describe; the `others` are options that must not be given."""
-    from dpcanary.accounting.phases import Phase
+    from dpcanary.accounting.mechanism import Phase
 
     superfluous = [name for name, value in others.items() if value is not None]
     if superfluous:

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from tqdm import TqdmWarning, tqdm
 
+from dpcanary.core.errors_in_words import explained
 from dpcanary.core.provenance import Job
 from dpcanary.core.setting_fields import ClosedModel
-from dpcanary.errors import explained
 
 # What the log of an interrupted job ends with.
 INTERRUPTED = "interrupted"

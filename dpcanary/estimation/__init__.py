@@ -44,5 +44,6 @@ if TYPE_CHECKING:
     from dpcanary.estimation.rule_catalogue import ThresholdRule as ThresholdRule
     from dpcanary.estimation.success import ShownSuccess as ShownSuccess
     from dpcanary.estimation.success import shown_success as shown_success
+    from dpcanary.scoring.scores import ensemble_scores as ensemble_scores
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -11,9 +11,10 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
+from dpcanary.estimation.conversion_families import family_of
 from dpcanary.estimation.error_rates import checked_significance, checked_worlds
 from dpcanary.estimation.estimation_settings import GUESSED_SHARE, Conversion
-from dpcanary.estimation.families import Family, family_of
+from dpcanary.estimation.families import Family
 from dpcanary.estimation.rule_catalogue import LowerBound, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 

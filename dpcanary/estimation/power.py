@@ -13,15 +13,16 @@ from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
+from dpcanary.estimation.conversion_families import family_of
 from dpcanary.estimation.error_rates import LEAST_SIGNIFICANCE, checked_significance, checked_worlds
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, direct_family, family_of
+from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, direct_family
 from dpcanary.estimation.lower_bound import estimate_epsilon
 from dpcanary.estimation.null_distributions.null_tables import calibrated_bound
+from dpcanary.estimation.null_distributions.simulated_nulls import pair_statistics
 from dpcanary.estimation.null_distributions.statistics import (
     curve_of,
     observed_statistics,
-    pair_statistics,
     scan_terms,
 )
 from dpcanary.estimation.rule_catalogue import ORDER, RULES, ThresholdRule

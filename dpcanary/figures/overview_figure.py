@@ -54,7 +54,7 @@ def draw_overview(table: pd.DataFrame) -> Figure:
     if has_means:
         notes.append("A mean of several bounds is no bound: some of them may exceed what is true")
     if left_out:
-        notes.append(f"{left_out} more set-ups are in the table")
+        notes.append(f"{left_out} more rows are in the table")
     figure, [[axes]] = make_frame(
         titles=[""], panel_size=(7.4, 0.75 + _ROW_HEIGHT * len(shown)), legend=[legend], notes=notes
     )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from dpcanary.accounting.mechanism import Phase
 from dpcanary.accounting.of_opacus import (
     accounted_steps,
     changed_phases,
@@ -23,7 +24,6 @@ from dpcanary.accounting.of_opacus import (
     noted_sampling_of,
     samples_poisson,
 )
-from dpcanary.accounting.phases import Phase
 from dpcanary.core.files import write_text
 from dpcanary.core.global_generators import seed_global_generators
 from dpcanary.core.randomness import generator

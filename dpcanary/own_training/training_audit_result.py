@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
-from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.mechanism import Mechanism, Phase
 from dpcanary.accounting.of_opacus import guaranteed_in_passes, in_passes, without_poisson_sampling
-from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.phases import account_phases
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.optional_packages import require

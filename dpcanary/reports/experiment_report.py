@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dpcanary.accounting.meaning import Meaning
+from dpcanary.accounting.meaning import Meaning, meaning_of
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.core.adjacency import ADJACENCIES
@@ -186,7 +186,7 @@ def _meaning(audit: Audit, settings: "pd.Series[Any]") -> Meaning | None:
         noise_multiplier=noise if pd.isna(copies) else noise / copies,
     )
     try:
-        return mechanism.meaning()
+        return meaning_of(mechanism)
     except AccountingError:
         return None
 
@@ -299,7 +299,7 @@ def _pictures(
     pictures, left_out = drawn(
         "What is shown and what is accounted",
         draw,
-        ["One row per set-up of the table above, after the last step."],
+        ["A bar for each row of the table above, or its first rows, after the last step."],
     )
     for name, figure in products.experiment.settings.figures.items():
         path = folder / "figures" / f"{name}.png"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.accounting.meaning import meaning_of
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
@@ -99,7 +100,7 @@ def report_of_own_audit(
         advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
         is_valid=estimate.is_valid,
         conversion=estimate.conversion,
-        meaning=meaning_in_words(accounted.meaning() if accounted else None),
+        meaning=meaning_in_words(meaning_of(accounted) if accounted else None),
         data="The training's own records, which the audit does not see.",
     )
     row = Row(

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from dpcanary.data.canaries import GradientCanary as GradientCanary
     from dpcanary.data.canaries import InputCanary as InputCanary
     from dpcanary.data.records import Records as Records
-    from dpcanary.scoring.scores import ensemble_scores as ensemble_scores
     from dpcanary.training.dpsgd import DPSGD as DPSGD
     from dpcanary.training.ensemble import train_ensemble as train_ensemble
     from dpcanary.training.runs import EnsembleResult as EnsembleResult

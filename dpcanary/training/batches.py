@@ -13,7 +13,7 @@ from torch import Tensor
 from dpcanary.core.randomness import generator, philox_key
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.gradients.gradient_path import Batch, RecordTable
+from dpcanary.training.gradient_path import Batch, RecordTable
 from dpcanary.training.kernels.philox import sample_mask, sample_rows
 from dpcanary.training.slots import Slots
 from dpcanary.training.training_settings import Purpose, Sampling

@@ -17,7 +17,7 @@ from dpcanary.training.augmentation import Views
 from dpcanary.training.batches import batches_of
 from dpcanary.training.dpsgd import Stepping
 from dpcanary.training.ensemble_plan import Plan
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath
+from dpcanary.training.gradient_path import Batch, GradientPath
 from dpcanary.training.gradients.linear import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.modules.dropout import dropout_seeds

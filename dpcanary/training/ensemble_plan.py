@@ -13,8 +13,8 @@ from dpcanary.data.observations import Observation
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradient_path import GradientPath
 from dpcanary.training.gradients.choose import basis_of, path_of
-from dpcanary.training.gradients.gradient_path import GradientPath
 from dpcanary.training.modules.supported import check_parameters
 from dpcanary.training.slots import Slots, check_assignment, slots_of, table_of
 from dpcanary.training.training_settings import Initialisation, InitialWeights, WorldAssignment

@@ -23,7 +23,7 @@ from dpcanary.errors import InputError
 from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD, state_tensors
 from dpcanary.training.ensemble_plan import Plan
-from dpcanary.training.gradients.gradient_path import GradientPath
+from dpcanary.training.gradient_path import GradientPath
 from dpcanary.training.losses import record_losses
 from dpcanary.training.training_settings import Loss
 

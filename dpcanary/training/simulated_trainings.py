@@ -17,8 +17,8 @@ from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD, Stepping
+from dpcanary.training.gradient_path import Batch
 from dpcanary.training.gradients.choose import path_of
-from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
 from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.dropout import dropout_seeds

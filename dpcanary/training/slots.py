@@ -18,7 +18,7 @@ from dpcanary.data.observations import drawn_values, parity
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.gradients.gradient_path import RecordTable
+from dpcanary.training.gradient_path import RecordTable
 from dpcanary.training.kernels.philox import random_words
 from dpcanary.training.training_settings import Purpose, Sampling, WorldAssignment
 

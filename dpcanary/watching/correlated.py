@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
-from dpcanary.accounting.phases import Phase
+from dpcanary.accounting.mechanism import Phase
 from dpcanary.core.argument_checks import checked_count
 from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError

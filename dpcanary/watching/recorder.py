@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.accounting.phases import Phase
+from dpcanary.accounting.mechanism import Phase
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.files import read_arrays, write_arrays

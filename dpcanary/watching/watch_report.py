@@ -3,6 +3,7 @@
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
+from dpcanary.accounting.meaning import meaning_of
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import percent_up, rounded_down, rounded_up
 from dpcanary.errors import AccountingError
@@ -65,7 +66,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         difference="crafted gradients that are put in after clipping",
         is_real=False,
         conversion=estimate.conversion,
-        meaning=meaning_in_words(accounted.meaning() if accounted else None),
+        meaning=meaning_in_words(meaning_of(accounted) if accounted else None),
         data="The training's own records. dpcanary read sums of their gradients and sizes of"
         " batches; what it measured of them stands here without noise, so keep this page as private"
         " as they are.",

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
-from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.mechanism import Mechanism, Phase
+from dpcanary.accounting.phases import account_phases
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.optional_packages import require
 from dpcanary.core.printing import (

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
-from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
+from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Phase
 from dpcanary.accounting.noise_calibration import calibrate_noise
-from dpcanary.accounting.phases import Phase
 
 
 def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> EpsilonBounds:

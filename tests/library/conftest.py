@@ -25,8 +25,8 @@ def compiled_kernels() -> None:
     from one_record_at_a_time import CROSS_ENTROPY, MODELS, parameters_of, table_for
 
     from dpcanary.training.dpsgd import DPSGD
+    from dpcanary.training.gradient_path import Batch
     from dpcanary.training.gradients.choose import path_of
-    from dpcanary.training.gradients.gradient_path import Batch
 
     dpsgd = DPSGD(1.0, 1.0, 1.0, (1,), loss=CROSS_ENTROPY)
     for name in ("linear 6", "tanh", "uneven"):

@@ -23,7 +23,7 @@ from dpcanary.core.randomness import philox_key
 from dpcanary.data.canaries import Canary, DirectionCanary, InputCanary
 from dpcanary.data.records import Records
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.gradients.gradient_path import RecordTable
+from dpcanary.training.gradient_path import RecordTable
 from dpcanary.training.kernels import philox
 from dpcanary.training.models import convnet
 from dpcanary.training.training_settings import Loss, Optimizer, Sampling

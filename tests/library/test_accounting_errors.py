@@ -21,9 +21,9 @@ from dpcanary.accounting.audit_noise import NoiseStage, noise_of
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.epsilon import all_methods
 from dpcanary.accounting.loose import renyi_divergences
-from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
+from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Phase
 from dpcanary.accounting.noise_calibration import calibrate_with_fallback
-from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.phases import account_phases
 from dpcanary.accounting.total_variation import total_variation_bound
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError, InputError

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.groups import account_group
-from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.mechanism import Mechanism, Phase
+from dpcanary.accounting.phases import account_phases
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 

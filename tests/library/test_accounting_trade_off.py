@@ -22,8 +22,6 @@ from dpcanary.accounting import (
     limits_of_curve,
     meaning_of,
     meaning_of_epsilons,
-    meaning_of_phases,
-    meaning_of_shuffled,
     trade_off_curve,
 )
 from dpcanary.accounting import exact_trade_off as trade_off
@@ -136,7 +134,7 @@ SAMPLED = Mechanism("substitute", sample_rate=0.01, num_steps=2000, noise_multip
 @pytest.mark.parametrize("size", [1, 3])
 def test_limits_of_the_gaussian_mechanism_have_closed_forms(size):
     """At sample rate 1, mu is the size of a group under add/remove adjacency, and twice that."""
-    meaning = FULL.meaning(values=[2, 10, 10_000], group_size=size)
+    meaning = meaning_of(FULL, values=[2, 10, 10_000], group_size=size)
     assert meaning.is_exact
     for limits, mu in ((meaning.add_remove, size), (meaning.substitute, 2 * size)):
         for rate, power in limits.true_positive_rates.items():
@@ -261,20 +259,22 @@ def test_equal_phases_mean_what_one_training_means():
     short = SAMPLED.after(200)
     half = Phase(short.noise_multiplier, short.sample_rate, 100)
     other = Phase(short.noise_multiplier * 1.000001, short.sample_rate, 100)
-    whole, parts = meaning_of(short), meaning_of_phases([half, other])
+    whole, parts = meaning_of(short), meaning_of([half, other])
+    with pytest.raises(InputError, match="group_size is 2: several records of a person need a Me"):
+        meaning_of([half, other], group_size=2)
     for mine, their in ((whole.add_remove, parts.add_remove), (whole.substitute, parts.substitute)):
         assert mine.advantage == pytest.approx(their.advantage, abs=2e-3)
         for count, chance in mine.guesses.items():
             assert chance == pytest.approx(their.guesses[count], rel=1e-2)
-    assert account_phases([half, other], delta=1e-5).meaning() == parts
-    assert account_phases([half, half], delta=1e-5).meaning() == whole
+    assert meaning_of(account_phases([half, other], delta=1e-5)) == parts
+    assert meaning_of(account_phases([half, half], delta=1e-5)) == whole
 
 
 def test_shuffled_batches_mean_their_guarantee():
     shuffled = ShuffledMechanism(
         "substitute", batches_per_pass=10, num_steps=40, noise_multiplier=4.0
     )
-    meaning = meaning_of_shuffled(shuffled, values=[2])
+    meaning = meaning_of(shuffled, values=[2])
     assert not meaning.is_exact  # what is guaranteed is a bound
     # Four passes, each of which moves by 2.
     assert meaning.substitute.guesses[2] == pytest.approx(ndtr(2 * 2 / 4.0 / 2), rel=1e-9)
@@ -322,15 +322,15 @@ def test_without_an_exact_curve_the_epsilons_alone_count(capsys, monkeypatch):
     monkeypatch.setattr(trade_off, "trade_off_curve", refuses)
     epsilons = account_by_adjacency(SAMPLED.after(10), delta=1e-4)
     of_each = {name: getattr(epsilons, name) for name in ("add_remove", "substitute")}
-    meaning = epsilons.meaning()
+    meaning = meaning_of(epsilons)
     assert meaning == meaning_of_epsilons(**of_each, delta=1e-4)
     assert (meaning.is_exact, meaning.by_epsilons) == (False, True)
     assert "by the epsilons alone: no trade-off curve" in capsys.readouterr().err
 
 
 def test_the_first_page_of_a_report_says_what_epsilon_means():
-    sentence = meaning_in_words(FULL.meaning())
-    limit = 100 * FULL.meaning().guesses[10]
+    sentence = meaning_in_words(meaning_of(FULL))
+    limit = 100 * meaning_of(FULL).guesses[10]
     [shown] = re.findall(r"one of 10 values.* at most ([\d.]+) % by any", sentence)
     assert 0 <= float(shown) - limit <= 0.1
     assert "such as a random code" in sentence  # a diagnosis follows in part from other features

@@ -19,6 +19,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from dpcanary import estimate_epsilon
+from dpcanary.accounting.meaning import meaning_of
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.cli import app, main, with_options
 from dpcanary.core.gdp import gdp_epsilon
@@ -710,7 +711,7 @@ def test_account_prints_what_epsilons_mean():
     """As `Mechanism.meaning` has it, rounded up."""
     asked = ["account", *TRAINING, *NOISE, "--values", "6"]
     mechanism = Mechanism("substitute", sample_rate=0.25, num_steps=50, noise_multiplier=1.7)
-    meaning, content = mechanism.meaning(values=[6]), as_json(*asked)["meaning"]
+    meaning, content = meaning_of(mechanism, values=[6]), as_json(*asked)["meaning"]
     assert content["guesses"] == {"6": pytest.approx(meaning.guesses[6], rel=1e-9)}
     assert content["substitute"]["advantage"] == pytest.approx(meaning.substitute.advantage)
     assert content["is_exact"] is True

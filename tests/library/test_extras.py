@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from dpcanary.core.errors_in_words import explained
 from dpcanary.core.optional_packages import EXTRAS, require
-from dpcanary.errors import explained
 from dpcanary.estimation import Guesses, epsilon_of_guesses
 from dpcanary.estimation.one_run import guess_methods as methods
 

@@ -22,13 +22,14 @@ import pytest
 
 from dpcanary.core import files
 from dpcanary.core import sealed_tables as sealed
+from dpcanary.core.errors_in_words import explained
 from dpcanary.core.provenance import origins_in
 from dpcanary.core.tsv_tables import read_table, write_table
 from dpcanary.data import canaries
 from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.data.observations import Shard, read_shard, write_shard
 from dpcanary.data.records import Records, Scaling, Split, read_split, write_split
-from dpcanary.errors import InputError, explained
+from dpcanary.errors import InputError
 from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
 from dpcanary.training.pretraining import Pretrained, read_pretrained, write_pretrained
 from dpcanary.training.simulated_trainings import Reference, read_reference, write_reference

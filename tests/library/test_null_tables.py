@@ -21,7 +21,10 @@ from dpcanary.estimation.families import AUC, GDP, GRID, STRICT_SCAN, Family, di
 from dpcanary.estimation.null_distributions import null_tables as store
 from dpcanary.estimation.null_distributions import simulated_nulls as simulation
 from dpcanary.estimation.null_distributions import statistics
-from dpcanary.estimation.null_distributions.simulated_nulls import simulate_statistics
+from dpcanary.estimation.null_distributions.simulated_nulls import (
+    pair_statistics,
+    simulate_statistics,
+)
 from dpcanary.estimation.null_distributions.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.estimation.subsampled_family import subsampled_family
@@ -114,7 +117,7 @@ def test_simulated_statistics_have_the_law_of_those_of_all_scores(sizes, num_sam
     terms, rng = scan_terms(family=GDP, sizes=sizes, significance=0.05), np.random.default_rng(2)
     known = {"sizes": sizes, "terms": terms, "num_samples": num_samples, "seed": 1}
     for theta in (0.0, 1.5):
-        drawn = statistics.pair_statistics(curve=statistics.curve_of(theta), **known)
+        drawn = pair_statistics(curve=statistics.curve_of(theta), **known)
         audits = (normal_scores(rng, theta, sizes) for _ in range(num_samples))
         whole = np.transpose([observed_statistics(*audit, terms) for audit in audits])
         for values, others in zip(drawn, whole, strict=True):

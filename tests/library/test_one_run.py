@@ -13,8 +13,8 @@ from scipy.stats import binom
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.accounting import trade_off_curve
+from dpcanary.estimation.conversion_families import family_of
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.guess_methods import order_statistic_p_value
 from dpcanary.estimation.one_run.one_run_bound import epsilon_of_guesses
 from dpcanary.estimation.one_run.slot_guesses import (

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.text import Text
 
 from dpcanary import Adjacency, estimate_epsilon
-from dpcanary.accounting.phases import Phase
+from dpcanary.accounting.mechanism import Phase
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.core.printing import rounded_up
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds

@@ -18,7 +18,7 @@ from dpcanary.errors import InputError
 from dpcanary.training.augmentation import Views, augmented, check_augmented
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.gradients.gradient_path import Batch
+from dpcanary.training.gradient_path import Batch
 from dpcanary.training.kernels.philox import random_words
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.residual_networks import resnet9, wrn16_4

@@ -18,7 +18,7 @@ from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.batches import Batches, KnownBatches, batches_of
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.gradients.gradient_path import Batch
+from dpcanary.training.gradient_path import Batch
 from dpcanary.training.kernels.philox import sample_mask
 from dpcanary.training.slots import slots_of, table_of
 from dpcanary.training.training_settings import Purpose, Sampling

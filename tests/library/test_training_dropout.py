@@ -13,8 +13,8 @@ from dpcanary.data.canaries import InputCanary
 from dpcanary.data.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradient_path import Batch
 from dpcanary.training.gradients.choose import path_of
-from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.modules import module_path
 from dpcanary.training.modules.dropout import KeyedDropout, dropout_seeds, masks_drawn
 from dpcanary.training.modules.rewriting import prepared

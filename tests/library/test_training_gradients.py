@@ -22,11 +22,11 @@ from dpcanary.core.devices import reproducible_convolutions
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.convolutional import ConvolutionalPath
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import PerceptronPath, SmallPerceptronPath
 from dpcanary.training.models import convnet

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from dpcanary import Adjacency, InputError
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.accounting.by_adjacency import account_by_adjacency
-from dpcanary.accounting.phases import Phase
+from dpcanary.accounting.mechanism import Phase
 from dpcanary.cli import app
 from dpcanary.own_training import Recorder, StepSettings, read_watched
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio

@@ -17,7 +17,8 @@ from dpcanary.estimation import estimate_epsilon, estimate_epsilon_at_looks
 from dpcanary.estimation.estimation_settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.families import GDP, direct_family
 from dpcanary.estimation.null_distributions import null_tables
-from dpcanary.estimation.null_distributions.statistics import curve_of, pair_statistics, scan_terms
+from dpcanary.estimation.null_distributions.simulated_nulls import pair_statistics
+from dpcanary.estimation.null_distributions.statistics import curve_of, scan_terms
 from dpcanary.estimation.rule_catalogue import RULES, ThresholdRule
 from dpcanary.estimation.table import estimates_table
 from dpcanary.scoring.score_file import AuditScores

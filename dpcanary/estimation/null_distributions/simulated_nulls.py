@@ -255,3 +255,17 @@ def _largest_theta(family: Family, sizes: Sizes, significance: float) -> float:
     fnr, fpr = (rng.beta(1, n, _END_SAMPLES) for n in sizes)
     theta = float(np.quantile(family.strength(fpr, fnr), significance))
     return min(1.01 * max(theta, 0.1), family.largest)
+
+
+def pair_statistics(
+    *, curve: Floats, sizes: Sizes, terms: Floats, num_samples: int, seed: int
+) -> NDArray[np.float32]:
+    """The statistics of simulated audits whose scores have a given trade-off curve.
+
+    Returns:
+        Shape (3, num_samples), as `observed_statistics` gives them.
+    """
+    [raw] = simulate_statistics(
+        curves=curve[None], looks=[sizes], scans=[terms], num_samples=num_samples, seed=seed
+    )
+    return on_normal_scale(raw, sizes[0] * sizes[1])[..., 0]

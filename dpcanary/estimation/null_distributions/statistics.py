@@ -108,23 +108,6 @@ def curve_of(mechanism: Mechanism | float) -> Floats:
     return np.asarray(ndtri(np.maximum(fnr, LEAST_RATE)), np.float64)
 
 
-def pair_statistics(
-    *, curve: Floats, sizes: Sizes, terms: Floats, num_samples: int, seed: int
-) -> NDArray[np.float32]:
-    """The statistics of simulated audits whose scores have a given trade-off curve.
-
-    Returns:
-        Shape (3, num_samples), as `observed_statistics` gives them.
-    """
-    # Compiles, which takes a while to import.
-    from dpcanary.estimation.null_distributions.simulated_nulls import simulate_statistics
-
-    [raw] = simulate_statistics(
-        curves=curve[None], looks=[sizes], scans=[terms], num_samples=num_samples, seed=seed
-    )
-    return on_normal_scale(raw, sizes[0] * sizes[1])[..., 0]
-
-
 Statistics = NDArray[np.float32]
 Components = Mapping[str, tuple[int, ...]]
 

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.conversion_families import family_of
 from dpcanary.estimation.error_rates import checked_significance
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.families import Family, family_of
+from dpcanary.estimation.families import Family
 from dpcanary.estimation.one_run.slot_guesses import Guesses, guess_pairs, guess_slots
 from dpcanary.estimation.rule_catalogue import (
     LowerBound,

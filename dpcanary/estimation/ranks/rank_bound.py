@@ -12,9 +12,10 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.conversion_families import family_of
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.estimation_settings import Conversion, RankRule
-from dpcanary.estimation.families import Family, direct_family, family_of
+from dpcanary.estimation.families import Family, direct_family
 from dpcanary.estimation.one_run.one_run_bound import largest_refuted
 from dpcanary.estimation.power import ClaimTest
 from dpcanary.estimation.ranks.rank_laws import (

@@ -9,8 +9,8 @@ from dpcanary.data.canaries import DirectionCanary, GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.augmentation import check_augmented
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradient_path import GradientPath, RecordTable
 from dpcanary.training.gradients.convolutional import ConvolutionalPath, split_module
-from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import (
     PerceptronPath,

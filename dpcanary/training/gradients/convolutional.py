@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.perceptron import DenseLayers, linear_layers, scales_of
 from dpcanary.training.kernels.convolution_kernel import (
     input_gradients,

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.kernels.linear_kernel import (
     IDENTITY,
     SIGMOIDS,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LINKS
 from dpcanary.training.kernels.perceptron_kernel import (
     RELU,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from dpcanary.training.augmentation import augmented
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.dropout import dropping_layers, masks_drawn, turn_off_dropout
 from dpcanary.training.modules.layer_rules import contribution
