@@ -12,9 +12,8 @@ the code of the edited functions in memory. An edit of anything else (a default 
 a compiled kernel) is written into a copy of the project, and a new process runs the tests there.
 All is kept in `benchmarks/results/kill_matrix/`, so that an interrupted command goes on where it
 was. `report` prints what a test costs, what it alone finds, and which tests find nothing that a
-cheaper one does not; with `--write` it puts the table into docs/reliability.md and the cheapest
-tests of each error into `planted.json`. `--list` takes another list, such as one of errors that
-were chosen without the tests and have not been tried yet.
+cheaper one does not; with `--write` it puts a table into docs/reliability.md. `--list` takes
+another list, such as one of errors that were chosen without the tests and have not been tried yet.
 """
 
 import argparse
@@ -349,7 +348,7 @@ class Forking:
                 session.config.pluginmanager.register(failures)
                 # An error may make a test endless: what has failed until then is the answer.
                 signal.signal(signal.SIGALRM, lambda *_: self._answer(failures, answer))
-                signal.alarm(600 if error else 0)
+                signal.alarm(120 if error else 0)
                 items = [item for item in session.items if item.nodeid in tests]
                 for item, following in zip(items, [*items[1:], None], strict=True):
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -460,20 +459,57 @@ def report(path: Path, write: bool) -> int:
             for cost in sorted(costs, key=lambda cost: -cost.seconds)[:40]
         ],
     )
+    print("\nFind nothing that a cheaper test does not, one second and more:")
+    print_table(["seconds", "cases", "finds", "test"], without_finds(seconds, number_found, extra))
     print()
-    areas: dict[str, list[str]] = defaultdict(list)
-    for test in seconds:
-        areas[area_of(test)].append(test)
-    rows = [area_row(area, tests, seconds, kills, extra) for area, tests in sorted(areas.items())]
-    header = ["area", "files", "tests", "seconds", "finds", "alone", "redundant"]
-    print_table(header, rows)
+    rows = area_rows(seconds, kills, extra, most=None)
+    print_table(_HEADER, rows)
     missed = [error.error for error in kills if not error.killers]
-    print(f"\n{len(kills) - len(missed)} of {len(kills)} errors are found by a cheap test.")
+    summary = f"{len(kills) - len(missed)} of {len(kills)} errors are found by a cheap test."
+    print(f"\n{summary}")
     for name in missed:
         print(f"  not found: {name}")
     if write:
-        write_results(header, rows, seconds, kills)
+        page = PAGE.read_text(encoding="utf-8")
+        table = markdown_table([_HEADER, *area_rows(seconds, kills, extra, most=9)])
+        write_text(PAGE, with_table(page, "table: kill matrix", f"{table}\n\n{summary}"))
     return 0
+
+
+_HEADER = ["area", "files", "tests", "seconds", "finds", "alone", "redundant"]
+
+
+def without_finds(
+    seconds: Mapping[str, float], number_found: Mapping[str, int], extra: Collection[str]
+) -> list[tuple[str, str, str, str]]:
+    """Rows of the test functions whose cases find no error that a cheaper test does not find."""
+    functions: dict[str, list[str]] = defaultdict(list)
+    for test in seconds:
+        functions[test.partition("[")[0]].append(test)
+    return [
+        (f"{total:.1f}", str(len(cases)), str(sum(number_found[case] for case in cases)), function)
+        for function, cases in sorted(functions.items())
+        if (total := sum(seconds[case] for case in cases)) >= 1
+        and all(case in extra or not number_found[case] for case in cases)
+    ]
+
+
+def area_rows(
+    seconds: Mapping[str, float],
+    kills: Sequence[Kills],
+    extra: Collection[str],
+    *,
+    most: int | None,
+) -> list[tuple[str, ...]]:
+    """A row for each area, or for those that find most and one for all others together."""
+    found = Counter(area for kill in kills for area in {area_of(test) for test in kill.killers})
+    names = {area for area, _ in found.most_common(most)} if most else {*map(area_of, seconds)}
+    areas: dict[str, list[str]] = defaultdict(list)
+    for test in seconds:
+        area = area_of(test)
+        areas[area if area in names else "all others"].append(test)
+    ordered = sorted(areas.items(), key=lambda item: (item[0] == "all others", item[0]))
+    return [area_row(area, tests, seconds, kills, extra) for area, tests in ordered]
 
 
 def area_row(
@@ -484,14 +520,15 @@ def area_row(
     extra: Collection[str],
 ) -> tuple[str, ...]:
     """A row of the table: an area's files, tests and seconds, and the errors that it finds."""
-    areas = [{area_of(test) for test in error.killers} for error in kills]
+    inside = {*tests}
+    finding = [[test in inside for test in error.killers] for error in kills]
     return (
         area,
         str(len({file_of(test) for test in tests})),
         str(len(tests)),
         f"{sum(seconds[test] for test in tests):.0f}",
-        str(sum(area in finding for finding in areas)),
-        str(sum(finding == {area} for finding in areas)),
+        str(sum(map(any, finding))),
+        str(sum(bool(killers) and all(killers) for killers in finding)),
         str(sum(test in extra for test in tests)),
     )
 
@@ -510,26 +547,6 @@ def area_of(test: str) -> str:
     )
 
 
-def write_results(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    seconds: Mapping[str, float],
-    kills: Sequence[Kills],
-) -> None:
-    """The table in the page of reliability, and the cheapest tests of each error in the list."""
-    page, name = PAGE.read_text(encoding="utf-8"), "table: kill matrix"
-    if name not in page:
-        page += f"\n<!-- {name} -->\n<!-- end -->\n"
-    write_text(PAGE, with_table(page, name, markdown_table([header, *rows])))
-    killers = {error.error: error.killers for error in kills if error.killers}
-    listed = json.loads(LIST.read_text(encoding="utf-8"))
-    for error in listed:
-        if error["name"] in killers:
-            best = sorted(killers[error["name"]], key=lambda test: (seconds.get(test, 0.0), test))
-            error["tests"] = best[:2]
-    write_text(LIST, json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
-
-
 def main() -> int:
     """Runs one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -539,7 +556,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--list", type=Path, default=LIST, help="another list of errors")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests for an error")
-    parser.add_argument("--write", action="store_true", help="the table and the list as well")
+    parser.add_argument("--write", action="store_true", help="the table of the page as well")
     arguments = parser.parse_intermixed_args()
     match arguments.command:
         case "measure":
