@@ -15,13 +15,11 @@ from dpcanary.data.observations import Observation
 from dpcanary.errors import InputError
 from dpcanary.training.augmentation import Views
 from dpcanary.training.batches import batches_of
-from dpcanary.training.dpsgd import Stepping
 from dpcanary.training.ensemble_plan import Plan
 from dpcanary.training.gradient_path import Batch, GradientPath
 from dpcanary.training.gradients.linear import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
-from dpcanary.training.modules.dropout import dropout_seeds
-from dpcanary.training.noise import Noise
+from dpcanary.training.lockstep import Lockstep
 from dpcanary.training.slots import Slots, assigned_worlds
 from dpcanary.training.training_settings import Initialisation, Optimizer, Purpose
 
@@ -86,10 +84,17 @@ class Block:
         self._plan, self._runs, self.step = plan, runs, 0
         path, dpsgd, slots = plan.path, plan.dpsgd, plan.slots
         self._parameters = _start(plan, runs)
-        self._sums = torch.empty_like(self._parameters)
-        self._optimizer = Stepping(dpsgd.optimizer, self._parameters, momentum=dpsgd.momentum)
-        self._noise = Noise(seed=plan.seed)
+        self._batch_size = dpsgd.expected_batch_size(len(plan.records))
         self._indices = torch.tensor(runs, dtype=torch.int64, device=plan.device)
+        self._lockstep = Lockstep(
+            path,
+            self._parameters,
+            dpsgd,
+            batch_size=self._batch_size,
+            seed=plan.seed,
+            dropout_runs=np.asarray(runs, np.int64),
+            noise_runs=self._indices,
+        )
         self.worlds = assigned_worlds(
             plan.worlds,
             runs=np.asarray(runs, np.int64),
@@ -102,10 +107,6 @@ class Block:
         self._views = None
         if multiplicity := dpsgd.augmentation_multiplicity:
             self._views = Views(multiplicity, len(path.table.labels), plan.seed, self._indices)
-        self._batch_size = dpsgd.expected_batch_size(len(plan.records))
-        # Without noise, gradients may be unclipped, and 0 times infinity is no number.
-        norm = dpsgd.max_grad_norm if dpsgd.noise_multiplier else 0.0
-        self._noise_scale = dpsgd.noise_multiplier * norm / self._batch_size
         self._gradients = self._start = None
         if slots.has_gradients:
             signs, norm = slots.signs_in(self.worlds).to(plan.device), dpsgd.max_grad_norm
@@ -130,27 +131,18 @@ class Block:
 
     def advance(self) -> None:
         """Trains every run by one step."""
-        dpsgd, factor, scale = self._plan.dpsgd, 1.0 / self._batch_size, self._noise_scale
+        lockstep = self._lockstep
         batch, inserted = self._batches.at(self.step)
         if self._views is not None:
             batch = replace(batch, views=self._views.at(self.step, batch.rows))
-        if self._plan.path.draws_masks:
-            of_step = {"seed": self._plan.seed, "step": self.step}
-            seeds = dropout_seeds(**of_step, runs=np.asarray(self._runs, np.int64))
-            batch = replace(batch, seeds=seeds)
-        self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
+        lockstep.add_up(batch, step=self.step)
         if self._gradients is not None:
-            self._gradients.add(self._sums, inserted)
-        if scale:
-            runs = self._indices
-            self._noise.add(self._sums, factor=factor, scale=scale, runs=runs, step=self.step)
-        else:
-            self._sums *= factor
+            self._gradients.add(lockstep.sums, inserted)
+        lockstep.move(step=self.step)
         if self._plan.observe is Observation.NOISY_GRADIENTS:
             assert self._gradients is not None
-            unit = dpsgd.max_grad_norm * factor
-            self._noisy_gradients.append(self._gradients.along(self._sums) / unit)
-        self._optimizer.step(self._sums, dpsgd.learning_rate_at(self.step))
+            unit = self._plan.dpsgd.max_grad_norm * (1.0 / self._batch_size)
+            self._noisy_gradients.append(self._gradients.along(lockstep.sums) / unit)
         self.step += 1
 
     def _observed(self) -> Tensor:
@@ -195,10 +187,11 @@ class Block:
         trained = plan.path.decode(self._parameters[some])
         if plan.path is plan.evaluator:
             return trained
-        rates = [self._noise_scale * dpsgd.learning_rate_at(step) for step in range(self.step)]
+        scale = self._lockstep.noise_scale
+        rates = [scale * dpsgd.learning_rate_at(step) for step in range(self.step)]
         momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
         drawn = trained.new_zeros(len(trained), plan.evaluator.num_parameters)
-        self._noise.add(
+        self._lockstep.noise.add(
             drawn,
             factor=0.0,
             scale=accumulated_noise(rates, momentum=momentum),
@@ -222,8 +215,8 @@ class Block:
         for row in range(path.table.num_private, path.table.null):
             batch = Batch(torch.tensor([row], device=ones.device), ones)
             # The next step overwrites these sums.
-            path.clipped_sums(self._parameters, batch, math.inf, self._sums)
-            norms.append(torch.linalg.vector_norm(self._sums, dim=1))
+            path.clipped_sums(self._parameters, batch, math.inf, self._lockstep.sums)
+            norms.append(torch.linalg.vector_norm(self._lockstep.sums, dim=1))
         return torch.stack(norms, dim=1)
 
     def _logits(self) -> Tensor:

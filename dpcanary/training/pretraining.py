@@ -152,12 +152,16 @@ def pretrain(
     )
     mechanism = descent(settings, loss=stage.loss)
     module = module_of(stage, shape=shape, num_classes=data.num_classes)
-    simulation = Simulation(module, public, mechanism, Initialisation.FIXED, device)
-    ones = np.ones((1, settings.batch_size), np.float32)
-    for step in range(settings.num_steps):
-        simulation.advance(step, batches.at(step), ones, divisor=settings.batch_size)
-        on_progress(1)
-    parameters = simulation.decoded(simulation.buffer).astype(np.float32)
+    size = settings.batch_size
+    simulation = Simulation(
+        module, public, mechanism, Initialisation.FIXED, device, batch_size=size
+    )
+    ones = np.ones((1, size), np.float32)
+    for _ in simulation.train(
+        lambda step: (batches.at(step), ones), settings.num_steps, on_progress
+    ):
+        pass
+    parameters = simulation.decoded(simulation.parameters).astype(np.float32)
     check_finite("pretraining", mechanism, parameters)
     accuracy = float("nan")
     if len(data.test):

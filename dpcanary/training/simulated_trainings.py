@@ -1,6 +1,6 @@
 """Trainings that the adversary simulates on D: the reference model, and DP-SGD itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -16,13 +16,12 @@ from dpcanary.core.randomness import generator
 from dpcanary.data.records import Records
 from dpcanary.errors import InputError
 from dpcanary.training.batches import KnownBatches
-from dpcanary.training.dpsgd import DPSGD, Stepping
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradient_path import Batch
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
+from dpcanary.training.lockstep import Lockstep
 from dpcanary.training.losses import record_losses
-from dpcanary.training.modules.dropout import dropout_seeds
-from dpcanary.training.noise import Noise
 from dpcanary.training.slots import table_of
 from dpcanary.training.training_settings import Initialisation, Loss, Purpose, Sampling
 
@@ -95,17 +94,15 @@ def train_reference(
         InputError: if the training diverges.
     """
     unclipped = replace(dpsgd, max_grad_norm=inf)
-    simulation = Simulation(module, records, unclipped, initialisation, device)
     count, num_steps = len(records), dpsgd.record_steps[-1]
+    simulation = Simulation(module, records, unclipped, initialisation, device, batch_size=count)
     rows, ones = np.arange(count), np.ones((1, count), np.float32)
     everything = torch.from_numpy(rows).to(device)
     labels = torch.from_numpy(records.labels).to(device)
     total = torch.zeros(count, dtype=torch.float64, device=device)
-    for step in range(num_steps):
-        simulation.advance(step, rows, ones, divisor=count)
+    for _ in simulation.train(lambda step: (rows, ones), num_steps, on_progress):
         total += _confidence(simulation.logits(everything), labels, dpsgd.loss)
-        on_progress(1)
-    parameters = simulation.decoded(simulation.buffer)[0].astype(np.float32)
+    parameters = simulation.decoded(simulation.parameters)[0].astype(np.float32)
     confidence = (total / num_steps).cpu().numpy()
     name = "reference model, which is trained without clipping,"
     check_finite(name, dpsgd, parameters, confidence)
@@ -150,22 +147,27 @@ def simulated_movement(
         InputError: if a training diverges, or a batch has more records than there are.
     """
     simulation = Simulation(
-        module, records, dpsgd, initialisation, device, seed=seed, count=num_simulations
+        module,
+        records,
+        dpsgd,
+        initialisation,
+        device,
+        batch_size=dpsgd.expected_batch_size(len(records)),
+        seed=seed,
+        count=num_simulations,
     )
     if dpsgd.sampling is Sampling.FIXED:
         others = np.delete(np.arange(len(records)), [*targets])
         batches = _known_batches(others, dpsgd, seed, num_simulations)
     else:
         batches = _sampled_batches(len(records), dpsgd, seed, num_simulations)
-    start = simulation.buffer.clone()
+    start = simulation.parameters.clone()
     before, absolute, squared = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    for step in range(dpsgd.record_steps[-1]):
-        simulation.advance(step, *batches(step), divisor=dpsgd.expected_batch_size(len(records)))
-        update = simulation.buffer - before
+    for _ in simulation.train(batches, dpsgd.record_steps[-1], on_progress):
+        update = simulation.parameters - before
         absolute += update.abs()
         squared += update.square_()
-        before.copy_(simulation.buffer)
-        on_progress(1)
+        before.copy_(simulation.parameters)
     parts = absolute, squared, (before - start).abs()
     sums = [simulation.decoded(part).sum(axis=0) for part in parts]
     check_finite("simulated training", dpsgd, *sums)
@@ -201,7 +203,7 @@ class Simulation:
 
     Attributes:
         path: computes their logits and gradients.
-        buffer: their parameters, shape (models, columns), in the layout of the path.
+        parameters: shape (models, columns), in the layout of the path.
     """
 
     def __init__(
@@ -212,51 +214,48 @@ class Simulation:
         initialisation: Initialisation,
         device: torch.device,
         *,
+        batch_size: float,
         seed: int = 0,
         count: int = 1,
     ) -> None:
-        table, self._dpsgd = table_of(records, [], device), dpsgd
-        self.path = path_of(module, table, dpsgd=dpsgd, basis=None)
+        """Takes `count` models, whose sums are divided by the batch size."""
+        self.path = path_of(module, table_of(records, [], device), dpsgd=dpsgd, basis=None)
         if count == 1 and initialisation is Initialisation.PER_RUN:
             initialisation = Initialisation.FIXED
         indices = [NO_RUN - 1 - model for model in range(count)]  # no audit has so many runs
-        self._seed, self._indices = seed, np.array(indices)
         start = initial_parameters(module, initialisation, seed=seed, runs=indices)
-        self.buffer = self.path.encode(start.to(device)).contiguous()
-        self._sums = torch.empty_like(self.buffer)
-        self._optimizer = Stepping(dpsgd.optimizer, self.buffer, momentum=dpsgd.momentum)
-        self._noise = Noise(seed=seed)
-        self._models = torch.arange(count, device=device)
+        self.parameters = self.path.encode(start.to(device)).contiguous()
+        self._lockstep = Lockstep(
+            self.path,
+            self.parameters,
+            dpsgd,
+            batch_size=batch_size,
+            seed=seed,
+            dropout_runs=np.array(indices),
+            noise_runs=torch.arange(count, device=device),
+            purpose=Purpose.SIMULATED_NOISE,
+        )
 
-    def advance(
-        self, step: int, rows: NDArray[np.int64], weights: NDArray[np.float32], *, divisor: float
-    ) -> None:
-        """One step of every model on rows of the table, with weights of shape (models, rows)."""
-        device, dpsgd = self.buffer.device, self._dpsgd
-        batch = Batch(torch.from_numpy(rows).to(device), torch.from_numpy(weights).to(device))
-        if self.path.draws_masks:
-            seeds = dropout_seeds(seed=self._seed, step=step, runs=self._indices)
-            batch = replace(batch, seeds=seeds)
-        self.path.clipped_sums(self.buffer, batch, dpsgd.max_grad_norm, self._sums)
-        self._sums /= divisor
-        if dpsgd.noise_multiplier:
-            self._noise.add(
-                self._sums,
-                factor=1.0,
-                scale=dpsgd.noise_multiplier * dpsgd.max_grad_norm / divisor,
-                runs=self._models,
-                step=step,
-                purpose=Purpose.SIMULATED_NOISE,
-            )
-        self._optimizer.step(self._sums, dpsgd.learning_rate_at(step))
+    def train(
+        self, batches: _BatchOfStep, num_steps: int, on_progress: Callable[[int], object]
+    ) -> Iterator[int]:
+        """Trains all models, and gives the number of each step after it."""
+        device = self.parameters.device
+        for step in range(num_steps):
+            rows, weights = batches(step)
+            batch = Batch(torch.from_numpy(rows).to(device), torch.from_numpy(weights).to(device))
+            self._lockstep.add_up(batch, step=step)
+            self._lockstep.move(step=step)
+            yield step + 1
+            on_progress(1)
 
     def logits(self, rows: Tensor) -> Tensor:
         """Those of the first model, shape (n, outputs)."""
-        return self.path.logits(self.buffer, self.path.table.features[rows])[0]
+        return self.path.logits(self.parameters, self.path.table.features[rows])[0]
 
-    def decoded(self, buffer: Tensor) -> NDArray[np.float64]:
-        """Rows of a buffer in the module's order, shape (models, parameters)."""
-        return np.asarray(self.path.decode(buffer).cpu().numpy(), np.float64)
+    def decoded(self, parameters: Tensor) -> NDArray[np.float64]:
+        """Parameters, or changes of them, in the module's order, shape (models, parameters)."""
+        return np.asarray(self.path.decode(parameters).cpu().numpy(), np.float64)
 
 
 def check_finite(training: str, dpsgd: DPSGD, *arrays: NDArray[np.floating]) -> None:
@@ -304,19 +303,19 @@ def expected_changes(
         since the start, after each recorded step, shape (steps, K).
     """
     quiet = replace(dpsgd, noise_multiplier=0.0)
-    simulation = Simulation(module, records, quiet, initialisation, device, seed=seed)
     others = np.delete(np.arange(len(records)), [*targets])
+    batch_size = dpsgd.expected_batch_size(len(records))
+    simulation = Simulation(
+        module, records, quiet, initialisation, device, batch_size=batch_size, seed=seed
+    )
     if dpsgd.sampling is Sampling.FIXED:
         batches = _known_batches(others, dpsgd, seed, count=1)
     else:
         batches = _mean_batches(others, dpsgd)
-    divisor, last = dpsgd.expected_batch_size(len(records)), dpsgd.record_steps[-1]
-    start, changes = simulation.buffer.clone(), []
-    for step in range(last):
-        simulation.advance(step, *batches(step), divisor=divisor)
-        if step + 1 in dpsgd.record_steps:
-            moved = simulation.decoded(simulation.buffer - start)
+    start, changes = simulation.parameters.clone(), []
+    for step in simulation.train(batches, dpsgd.record_steps[-1], on_progress):
+        if step in dpsgd.record_steps:
+            moved = simulation.decoded(simulation.parameters - start)
             changes.append(moved[0, coordinates])
-        on_progress(1)
     check_finite("training without noise", dpsgd, *changes)
     return np.array(changes)
