@@ -176,6 +176,12 @@ class Experiment(ClosedModel):
         for listed in (self.audits, self.runs_of_audit, self.unused_keys):
             if sorted(listed) != named:
                 raise ValueError("sweeps, audits, runs and unused keys name different audits")
+        trained = [audit for audit in self.audits.values() if audit.is_trained]
+        datasets = {audit.dataset for audit in trained}
+        datasets |= {audit.pretraining.dataset for audit in trained if audit.pretraining}
+        sweeps = {name for figure in self.settings.figures.values() for name in figure.sweeps}
+        if datasets - {*self.settings.datasets, None} or sweeps - {*self.sweeps}:
+            raise ValueError("audits and figures name datasets and sweeps that are not in it")
         return self
 
     @property

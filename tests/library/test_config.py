@@ -734,8 +734,13 @@ def test_a_key_may_be_shared_with_a_sweep_that_uses_it():
 
 def test_resolved_configs_that_are_none_are_named(tmp_path, refuses):
     path = tmp_path / "experiment.json"
-    for old, new in (('"runs_of_audit"', '"others"'), ('{"steps":"steps"}', "{}")):
-        path.write_text(parsed().to_json().replace(old, new))
+    figures = {"f": {"kind": "epsilon_by_step", "sweeps": ["steps"]}}
+    other = [('"runs_of_audit"', '"others"'), ('{"steps":"steps"}', "{}")]
+    other += [('"dataset":"digits"', '"dataset":"digit"'), ('"sweeps":["steps"]', '"sweeps":["s"]')]
+    for old, new in other:
+        text = parsed({"figures": figures}).to_json()
+        assert old in text
+        path.write_text(text.replace(old, new))
         refuses(f"{path} is not a resolved config of this", read_experiment, path)
     with pytest.raises(InputError, match=r"none\.json does not exist: it is the config of the"):
         read_experiment(tmp_path / "none.json")
