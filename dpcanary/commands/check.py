@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -124,19 +125,20 @@ def check(
         return
     from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
-    result = check_mechanism(
-        _loaded(training),
-        framework=framework,
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=max_grad_norm,
-        learning_rate=learning_rate,
-        num_records=num_records,
-        num_trainings=num_trainings,
-        num_steps=num_steps,
-        significance=significance,
-        seed=seed,
-    )
+    with _prints_apart():
+        result = check_mechanism(
+            _loaded(training),
+            framework=framework,
+            sample_rate=sample_rate,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            learning_rate=learning_rate,
+            num_records=num_records,
+            num_trainings=num_trainings,
+            num_steps=num_steps,
+            significance=significance,
+            seed=seed,
+        )
     further = {"significance": result.significance, "not_seen": result.not_seen}
     _show(result, further, as_json=as_json)
 
@@ -159,18 +161,24 @@ def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> 
         raise typer.Exit(FAILED)
 
 
+def _prints_apart() -> AbstractContextManager[object]:
+    """Sends what the user's code prints to standard error: standard output has the result."""
+    return redirect_stdout(sys.stderr)
+
+
 def _check_model(model: str, records: Callable[..., Any], *, as_json: bool) -> None:
     from dpcanary.checking.model.model_check import check_model
 
-    built = _loaded(model)()
-    parts = built if isinstance(built, tuple) else (built,)
-    result = check_model(
-        parts[0],
-        records(option="--model"),
-        parts[1] if len(parts) > 1 else None,
-        optimizer=parts[2] if len(parts) > 2 else None,
-        on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
-    )
+    with _prints_apart():
+        built = _loaded(model)()
+        parts = built if isinstance(built, tuple) else (built,)
+        result = check_model(
+            parts[0],
+            records(option="--model"),
+            parts[1] if len(parts) > 1 else None,
+            optimizer=parts[2] if len(parts) > 2 else None,
+            on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
+        )
     _show(result, {"num_records": result.num_records}, as_json=as_json)
 
 
@@ -187,8 +195,9 @@ def _check_neighbours(
 
     from dpcanary.checking.neighbours.neighbours_check import check_neighbours
 
-    train, dataset = _loaded(training), records(option="--neighbours", joined=TensorDataset)
-    result = check_neighbours(train, dataset, num_steps=num_steps, seed=seed)
+    with _prints_apart():
+        train, dataset = _loaded(training), records(option="--neighbours", joined=TensorDataset)
+        result = check_neighbours(train, dataset, num_steps=num_steps, seed=seed)
     if report is not None:
         result.report(report)
     names = ("num_steps", "replacements", "largest", "steps_with_record", "batches_known")

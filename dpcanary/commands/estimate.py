@@ -20,16 +20,23 @@ from dpcanary.core.printing import (
 )
 from dpcanary.estimation.bound_in_words import bound_in_words, quotable
 from dpcanary.estimation.estimation_settings import Conversion
-from dpcanary.estimation.rule_catalogue import ThresholdRule, state_of_proof, threshold_rule_named
+from dpcanary.estimation.rule_catalogue import (
+    RULES,
+    ThresholdRule,
+    state_of_proof,
+    threshold_rule_named,
+)
 
 if TYPE_CHECKING:
     from dpcanary.estimation.lower_bound import EpsilonEstimate
     from dpcanary.scoring.world_scores import WorldScores
 
-# Rules that any file allows: `fixed` needs a threshold, the exact curves a mechanism, and `anytime`
-# the order of the runs.
+# Rules that any file allows: `fixed` needs a threshold, and some rules the order of the runs. The
+# exact curves need a mechanism.
 _RULES = [
-    rule.value for rule in ThresholdRule if rule not in (ThresholdRule.FIXED, ThresholdRule.ANYTIME)
+    str(name)
+    for name, rule in RULES.items()
+    if name != ThresholdRule.FIXED and not rule.needs_order
 ]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
 _OF_RANKS = "Ranks of secrets"
@@ -66,7 +73,7 @@ def estimate(
         list[str] | None,
         typer.Option(
             help="Threshold rule, or rule of ranks; may be given several times. By default"
-            " `combined`. `anytime` needs the scores in the order of the runs."
+            " `combined`. `anytime` and `split` need the scores in the order of the runs."
         ),
     ] = None,
     conversion: Annotated[
@@ -433,8 +440,8 @@ def _scores_in_words(
     largest = (
         ""
         if ceiling is None
-        else " Without an assumption on the mechanism (rule simultaneous, conversion direct), a"
-        f" perfect attack would show at least {rounded_down(ceiling)} from so many scores."
+        else " Without an assumption on the mechanism (rule simultaneous, conversion direct), so"
+        f" many scores show {rounded_down(ceiling)} if the attack is perfect, and less if not."
     )
     return (
         f"{' and '.join(map(str, paths))}: {len(scores.world0):,} scores of world 0{name0},"

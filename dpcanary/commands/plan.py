@@ -102,6 +102,13 @@ def plan(
     if pilot:
         if exceed is None or delta is None:
             raise typer.BadParameter("--from: give --exceed and --delta")
+        of_training = {
+            "--noise-multiplier": noise_multiplier, "--sample-rate": sample_rate,
+            "--batch-size": batch_size, "--num-records": num_records, "--num-steps": num_steps,
+            "--epochs": epochs, "--num-runs": num_runs, "--seconds-per-run": seconds_per_run,
+        }  # fmt: skip
+        if unused := [option for option, value in of_training.items() if value]:
+            raise typer.BadParameter(f"--from does not use {', '.join(unused)}: leave it out")
         from dpcanary.scoring.world_scores import is_of_lira, read_world_scores
 
         if is_of_lira(pilot[0]):
@@ -231,7 +238,7 @@ def _plan_from(
         significance=significance,
     )
     rows = [
-        (attack, f"{mu:.2f}", number(epsilon), "none is enough" if runs is None else f"{runs:,}")
+        (attack, f"{mu:.2f}", number(epsilon), _enough(runs, can_show=epsilon > exceed))
         for attack, mu, epsilon, runs in zip(
             ("weaker (5 % limit)", "as the pilot's", "stronger (95 % limit)"),
             pilot_plan.mu, pilot_plan.epsilon, pilot_plan.runs, strict=True,
@@ -244,6 +251,10 @@ def _plan_from(
         "These are taken as the scores of a training each; a pilot of records of one training says"
         " nothing of runs."
         if scores.of_membership
+        else "",
+        "The scores of world 0 are lower than those of world 1. If they are losses or distances,"
+        " give --lower-is-world0."
+        if pilot_plan.mu[-1] == 0 and scores.world0.mean() < scores.world1.mean()
         else "",
         "The limits are a 90 % bootstrap interval of the pilot's AUC. All holds for new runs like"
         " these, with the default rule, if the trade-off curve is Gaussian. Leave the pilot out of"
@@ -258,6 +269,15 @@ def _plan_from(
         ),
         as_json=as_json,
     )
+
+
+def _enough(runs: int | None, *, can_show: bool) -> str:
+    """Runs, if so many are enough that can be tried."""
+    from dpcanary.estimation.power import MOST_RUNS
+
+    if runs is None:
+        return f"more than {MOST_RUNS:,}" if can_show else "none is enough"
+    return f"{runs:,}"
 
 
 def _plan_config(path: Path, *, as_json: bool) -> None:

@@ -122,7 +122,8 @@ def report(
         from dpcanary.watching.watch_report import report_of_watched_training
 
         path = output or folder.with_suffix(".html")
-        document = report_of_watched_training(read_watched(folder, delta=delta), name=folder.stem)
+        watched = read_watched(folder, delta=delta)
+        document = report_of_watched_training(watched, name=folder.stem, journal=folder)
     else:
         path = output or folder / "report.html"
         document = report_of_experiment(folder)

@@ -279,20 +279,25 @@ def paired(world0_scores: Floats, world1_scores: Floats) -> tuple[Floats, Floats
     Raises:
         InputError: if the scores are sorted.
     """
-    _check_order("world0_scores", world0_scores)
-    _check_order("world1_scores", world1_scores)
+    check_order(rule="anytime", world0_scores=world0_scores, world1_scores=world1_scores)
     num_pairs = min(len(world0_scores), len(world1_scores))
     return world0_scores[:num_pairs], world1_scores[:num_pairs]
 
 
-def _check_order(name: str, scores: Floats) -> None:
-    if not ((scores[1:] >= scores[:-1]).all() or (scores[1:] <= scores[:-1]).all()):
-        return
-    # Equal scores, such as those of a yes or a no, may well be sorted by chance.
-    counts = np.unique(scores, return_counts=True)[1]
-    log_orders = gammaln(len(scores) + 1) - gammaln(counts + 1.0).sum()
-    if log_orders > np.log(2 / _SORTED):
-        raise InputError(
-            f"{name} are sorted; rule 'anytime' needs them in the order of the runs, which must not"
-            " depend on the scores"
-        )
+def check_order(*, rule: str, **scores: Floats) -> None:
+    """Refuses sorted scores, by their name, for a rule that uses the order of the runs.
+
+    Raises:
+        InputError: if an array is sorted, and would hardly be so by chance.
+    """
+    for name, values in scores.items():
+        if not ((values[1:] >= values[:-1]).all() or (values[1:] <= values[:-1]).all()):
+            continue
+        # Equal scores, such as those of a yes or a no, may well be sorted by chance.
+        counts = np.unique(values, return_counts=True)[1]
+        log_orders = gammaln(len(values) + 1) - gammaln(counts + 1.0).sum()
+        if log_orders > np.log(2 / _SORTED):
+            raise InputError(
+                f"{name} are sorted; rule {rule!r} needs them in the order of the runs, which must"
+                " not depend on the scores"
+            )

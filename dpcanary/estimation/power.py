@@ -213,7 +213,7 @@ def _num_at_least(values: NDArray[np.float32]) -> NDArray[np.int64]:
 # Audits to simulate, fewer if they have many runs: their bounds scatter less.
 _MOST_AUDITS, _FEWEST_AUDITS, _RUNS = 4_000, 500, 40_000_000
 # Runs, of both worlds together, among which `runs_needed` searches: powers of two, then between.
-_FEWEST_RUNS, _MOST_RUNS = 16, 524_288
+_FEWEST_RUNS, MOST_RUNS = 16, 524_288
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def runs_needed(
     """
     exceed, power = checked_real("exceed", exceed), checked_real("power", power, most=1.0)
     num_runs, share, share_below = _FEWEST_RUNS, 0.0, 0.0
-    while num_runs <= _MOST_RUNS:
+    while num_runs <= MOST_RUNS:
         bounds = _bounds(mechanism, num_runs, delta, significance, threshold_rule, conversion)
         share = float((bounds > exceed).mean())
         if share >= power:
@@ -318,7 +318,7 @@ def runs_needed(
         num_runs, share_below = 2 * num_runs, share
     else:
         raise InputError(
-            f"{_MOST_RUNS:,} runs, the most that are tried, exceed an epsilon of {exceed:g} with a"
+            f"{MOST_RUNS:,} runs, the most that are tried, exceed an epsilon of {exceed:g} with a"
             f" probability of only {share:.3f}: it is too near to the epsilon of the mechanism, or"
             " not below it; give a lower one"
         )

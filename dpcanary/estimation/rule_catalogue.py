@@ -37,7 +37,8 @@ class ThresholdRule(Choice):
             no threshold. Valid.
         SIMULTANEOUS: the best of all thresholds, under bounds on the error rates that hold at
             all thresholds at once. Valid.
-        SPLIT: the best threshold of one half of the runs, evaluated on the other half. Valid.
+        SPLIT: the best threshold of one half of the runs, evaluated on the other half. Valid if
+            the order of the scores does not depend on them.
         ANYTIME: bets on each pair of runs, at thresholds that earlier ones chose. Valid at all
             numbers of runs at once, so that training may stop when the bound is good enough.
         FIXED: a threshold given before the scores were seen. Valid.
@@ -155,8 +156,9 @@ class Rule:
             significance, and returns the function that says whether they refute a theta.
         proof: on what the validity of its bounds rests.
         has_looks: whether bounds at several looks can hold jointly.
-        anytime: whether bounds at all numbers of runs hold jointly, without planned looks. The
-            scores must then be in the order of the runs.
+        anytime: whether bounds at all numbers of runs hold jointly, without planned looks.
+        needs_order: whether the scores must be in the order of the runs, or in another one that
+            does not depend on them.
         is_calibrated: whether a statistic is compared with its simulated null distribution.
         guesses: whether the worlds of slots are guessed, which must be fair coins.
         any_dependence: whether the slots of a run may depend on one another in any way. Otherwise
@@ -172,6 +174,7 @@ class Rule:
     proof: Proof
     has_looks: bool = False
     anytime: bool = False
+    needs_order: bool = False
     is_calibrated: bool = False
     guesses: bool = False
     any_dependence: bool = False
@@ -198,11 +201,12 @@ class Rule:
 
     def assumption(self, *, num_looks: int = 1) -> str:
         """What must hold of the scores or, for rules of guesses, of the slots."""
-        if self.anytime:
-            return f"{_INDEPENDENT}; {ORDER}; the attack and its settings {_FIXED}"
         if not self.guesses:
+            scores = f"{_INDEPENDENT}; {ORDER}" if self.needs_order else _INDEPENDENT
+            if self.anytime:
+                return f"{scores}; the attack and its settings {_FIXED}"
             counts = "the number of scores" if num_looks == 1 else "all looks"
-            return f"{_INDEPENDENT}; {counts}, the attack and its settings {_FIXED}"
+            return f"{scores}; {counts}, the attack and its settings {_FIXED}"
         dependence = (
             "slots may depend on one another in any way"
             if self.any_dependence
@@ -250,6 +254,7 @@ RULES: dict[str, Rule] = {
     ThresholdRule.SPLIT: Rule(
         f"{_SCAN}:split",
         proof=Proof.PROVEN,
+        needs_order=True,
         sentence="the threshold is chosen on one half of the scores and used on the other",
     ),
     ThresholdRule.ANYTIME: Rule(
@@ -257,6 +262,7 @@ RULES: dict[str, Rule] = {
         proof=Proof.PROVEN,
         has_looks=True,
         anytime=True,
+        needs_order=True,
         sentence="bets at thresholds that were chosen on earlier scores, so that the bound is valid"
         " at every number of models, also if training stopped because of it {ville}",
     ),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
+from dpcanary.estimation.anytime import EProcess, check_order, lines_of_family, paired
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
     count_errors,
@@ -159,19 +159,25 @@ def fixed(problem: Problem) -> BoundedThreshold:
 
 
 def split(problem: Problem) -> BoundedThreshold:
-    """The best threshold of one half of the scores, with bounds from the other half."""
-    choosing0, evaluating0 = _halves(problem.world0_scores, "world0_scores")
-    choosing1, evaluating1 = _halves(problem.world1_scores, "world1_scores")
+    """The best threshold of one half of the scores, with bounds from the other half.
+
+    Raises:
+        InputError: if the scores are sorted.
+    """
+    scores0, scores1 = problem.world0_scores, problem.world1_scores
+    check_order(rule="split", world0_scores=scores0, world1_scores=scores1)
+    choosing0, evaluating0 = _halves(scores0, "world0_scores")
+    choosing1, evaluating1 = _halves(scores1, "world1_scores")
     choice = in_sample(replace(problem, world0_scores=choosing0, world1_scores=choosing1))
     rest = replace(problem, world0_scores=evaluating0, world1_scores=evaluating1)
     return at_threshold(rest, choice.threshold)
 
 
 def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:
-    """Two random halves; the same number of scores is always cut in the same way.
+    """Two halves; the same number of scores is always cut in the same way.
 
-    A random cut suits scores in any order. A sorted array cut in the middle would have all low
-    scores in one half, and the bound would be wrong.
+    So their order must not depend on them: of sorted scores, always the same ranks would be in the
+    half that gives the bound. A permutation suits scores that alternate between two set-ups.
     """
     if len(scores) < 2:
         raise InputError(f"threshold_rule 'split' needs at least 2 {name}")

@@ -19,7 +19,7 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import Proof, state_of_proof
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Product, Products
-from dpcanary.experiment.summary import COLUMNS, described_data, learnt_in_words
+from dpcanary.experiment.summary import COLUMNS, described_data, last_rows, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE, with_unplanned_looks
 
 _MOST_TARGETS = 5
@@ -250,9 +250,8 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
     targets = {targets_in_words(products, folder, audit) for audit in audits} - {""}
     if len(targets) == 1:
         yield f"Target record: {targets.pop()}."
-    last = summary.groupby("audit", sort=False).last()
     learnt: dict[str, list[str]] = {}
-    for audit, row in last.iterrows():
+    for audit, row in last_rows(summary).iterrows():
         learnt.setdefault(learnt_in_words(row), []).append(str(audit))
     for text, names in learnt.items():
         if text:

@@ -117,6 +117,13 @@ def audit_settings(experiment: Mapping[str, Any], audit: str) -> dict[str, Any]:
     return settings
 
 
+def last_rows(summary: pd.DataFrame) -> pd.DataFrame:
+    """The last row of each audit, by its name; how models predict is the mean over repeats."""
+    last = summary.drop_duplicates("audit", keep="last").set_index("audit")
+    by_repeat = summary.drop_duplicates(["audit", "repeat"], keep="last").groupby("audit")
+    return last.assign(**by_repeat[list(MEASURES)].mean())
+
+
 def learnt_in_words(row: "Mapping[str, Any] | pd.Series[Any]") -> str:
     """How well models predict test records, beside the best constant; empty if it is not known."""
     accuracy, baseline, r2 = (float(row.get(name, nan)) for name in MEASURES)

@@ -31,7 +31,7 @@ from dpcanary.experiment.results_table import (
     substitute_in_words,
     targets_in_words,
 )
-from dpcanary.experiment.summary import described_data, learnt_in_words
+from dpcanary.experiment.summary import described_data, last_rows, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE
 from dpcanary.figures.notes import number_range
 from dpcanary.figures.style import canary_name
@@ -78,7 +78,7 @@ def report_of_experiment(folder: Path) -> Report:
     letters, meanings = lettered([*table["assumption"]])
     products = Products(experiment)
     pictures, left_out = _pictures(products, folder, table)
-    last = summary.drop_duplicates("audit", keep="last").set_index("audit")
+    last = last_rows(summary)
     methods = _methods(experiment, table, last)
     data = [*datasets_in_words(products, folder)] or [("data", _no_data(experiment))]
     return Report(

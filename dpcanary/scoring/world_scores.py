@@ -22,8 +22,8 @@ _READ: dict[str, Callable[[Path], Columns]] = {
     ".npz": lambda path: read_npz(path),
     ".npy": lambda path: _read_npy(path),
     ".json": lambda path: _read_json(path),
-    ".csv": lambda path: _of_table(path, _read_csv(path)),
-    ".tsv": lambda path: _of_table(path, pd.read_csv(path, sep="\t")),
+    ".csv": lambda path: _of_text(path, _read_csv(path)),
+    ".tsv": lambda path: _of_text(path, pd.read_csv(path, sep="\t")),
     ".parquet": lambda path: _of_table(path, _read_parquet(path)),
 }
 # Pairs of arrays that hold the scores of world 0 and of world 1, without "scores" and the like in
@@ -211,6 +211,18 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             " pip install pyarrow, or save the scores as .csv"
         )
     return pd.read_parquet(path)
+
+
+def _of_text(path: Path, table: pd.DataFrame) -> Columns:
+    """The columns of a text file, whose first row has names: pandas takes the first scores else."""
+    for name in table.columns:
+        # Whole numbers are the names that pandas gives.
+        if re.fullmatch(r"[-+]?\d*\.\d[\d.]*(e[-+]?\d+)?", str(name), re.IGNORECASE):
+            raise InputError(
+                f"{path} has no header: its first row has {name}, a number; write the names of the"
+                " columns above it, such as score"
+            )
+    return _of_table(path, table)
 
 
 def _of_table(path: Path, table: pd.DataFrame) -> Columns:

@@ -1,10 +1,12 @@
 """The report of a watched training."""
 
 from math import isnan, nan
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpcanary.accounting.meaning import meaning_of
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.files import sha256_of_file
 from dpcanary.core.printing import percent_up, rounded_down, rounded_up
 from dpcanary.errors import AccountingError
 from dpcanary.reports.headline import (
@@ -27,8 +29,16 @@ _SCOPE = (
 )
 
 
-def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Report:
-    """What a report says of such a training."""
+def report_of_watched_training(
+    watched: "WatchedTraining", *, name: str, journal: Path | None = None
+) -> Report:
+    """What a report says of such a training, also of one that is known by its journal alone."""
+    of_journal = (
+        f"All of this is about the {watched.num_steps:,} steps that the journal holds. A training"
+        " that was killed, or goes on, has made more, which are neither watched nor accounted here."
+        if journal
+        else ""
+    )
     try:
         accounted = watched.accounted
     except AccountingError:
@@ -51,7 +61,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
             f" {watched.num_steps:,} steps, watched while it ran{correlated}."
             f" {watched.earlier_condition}"
         ).rstrip(),
-        guaranteed_of=watched.earlier_condition,
+        guaranteed_of=f"{watched.earlier_condition} {of_journal}".strip(),
         attack=f"{watched.num_canaries:,} canaries in this one training",
         adjacency=adjacency,
         delta=watched.delta,
@@ -71,7 +81,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         " batches; what it measured of them stands here without noise, so keep this page as private"
         " as they are.",
         refuted="" if watched.alarm is None else watched.alarm_line(),
-        not_examined=[_SCOPE],
+        not_examined=[_SCOPE, *([of_journal] if journal else [])],
     )
 
     caption = (
@@ -97,6 +107,7 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         pictures=pictures,
         data=[("data", headline.data)],
         provenance=[("software", software_used())],
+        sources=[(journal.name, sha256_of_file(journal))] if journal else [],
         methods=methods.paragraphs,
         references=methods.references,
     )

@@ -138,6 +138,11 @@ def test_it_does_not_matter_in_how_many_parts_pairs_come_but_that_they_are_not_s
             bound_of(world0, order)
     with pytest.raises(InputError, match="world0_scores are sorted"):
         bound_of(np.sort(world0), world1)
+    with pytest.raises(InputError, match="world1_scores are sorted; rule 'split' needs them in"):
+        estimate_epsilon(
+            world0_scores=world0, world1_scores=np.sort(world1 > 0), delta=DELTA,
+            threshold_rule="split",
+        )  # fmt: skip
     bound_of(world0[:60], [0.0] * 59 + [1.0])  # as likely as any other place
     # Scores without a partner do not count.
     assert repr(bound_of([*world0, *scores(9.0, 50)[0]], world1, significance=0.1)) == repr(whole)

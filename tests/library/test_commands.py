@@ -25,6 +25,7 @@ from dpcanary.cli import app, main, with_options
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_from_ranks
+from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.scoring.world_scores import read_world_scores
 
@@ -255,7 +256,8 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     path, both = written(tmp_path, 4.0, 30), dict(zip(WORLDS, scores_of(4.0, 30), strict=True))
     asked = ["estimate", path, "--delta", "1e-5", "--significance", "0.1", "--all"]
     bounds = as_json(*asked)["bounds"]
-    assert len(bounds) == 17
+    rules = {bound["threshold_rule"] for bound in bounds}
+    assert rules == {*RULES} - {"fixed", "anytime", "split"}
     for bound in bounds:
         known = {key: bound[key] for key in ("conversion", "threshold_rule")}
         own = estimate_epsilon(**both, delta=1e-5, significance=0.1, **known)
@@ -268,7 +270,7 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     assert "NOT a valid bound" in text
     assert "You may state one of the valid bounds on epsilon of the mechanism" in text
     assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
-    assert "perfect attack" in text
+    assert "if the attack is perfect" in text
     asked = ["estimate", path, "--delta", "1e-5", "--one-run"]
     content = as_json(*asked)
     [bound] = content["bounds"]
@@ -459,6 +461,8 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("inn.csv", "score,world\n1,in\n2,out", "is never 'inn'; did you mean 'in'"),
     ("b.csv", "score,world\n1,a\n2,b\n3,c", "must hold two worlds, not a, b, c"),
     ("a.csv", "score,world\n", "has no rows"),
+    ("a.csv", "1.250000e+00\n0.5", "has no header: its first row has 1.250000e+00, a number"),
+    ("a.tsv", "-.5\t0\n0.5\t1", "has no header: its first row has -.5, a number"),
     ("latin.csv", "scoré,world\n1,0\n".encode("latin-1"), "is not in UTF-8, from byte 4 on"),
     ("cut.parquet", b"PAR1 PAR", "cannot be read as a table"),
     ("a.json", '{"member": 3.0}', "must hold an object with lists of scores"),
@@ -568,9 +572,22 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     assert found["num_pilot"] == 200
     known = {"exceed": 3.5, "delta": 1e-6, "power": 0.8, "significance": 0.01}
     assert asked == [known | {"mechanism": one} for one in found["mu"]]
+    asked.clear()
+    options[3] = str(found["epsilon"][0] - 0.01)  # it can be shown, with more than are tried
+    assert " more than 524,288" in printed("plan", *options)
+    of_training = ["--num-runs", "400", "--seconds-per-run", "3"]
+    message = "--from does not use --num-runs, --seconds-per-run: leave it out"
+    assert message in refused("plan", *options, *of_training)
+    reversed_signs = "lower than those of world 1. If they are losses or distances, give --lower-is"
+    for further, is_said in (([], True), (["--lower-is-world0"], False)):
+        plain = [option for option in options if option != "--lower-is-world0"]
+        text = " ".join(printed("plan", *plain, *further).split())
+        assert (reversed_signs in text) is is_said
+    asked = []
     options[3] = "1000"  # which the attack cannot show, and which is not simulated
     assert as_json("plan", *options)["runs"] == [None] * 3
-    assert printed("plan", *options).count("none is enough") == 3 == len(asked)
+    assert printed("plan", *options).count("none is enough") == 3
+    assert not asked
     assert "--from: give --exceed and --delta" in refused("plan", *options[:2])
     of_two = two_files(tmp_path, -world0, -world1)
     options[:4] = ["--from", of_two[0], "--from", of_two[1], "--exceed", "3.5"]

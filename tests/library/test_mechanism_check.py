@@ -496,8 +496,8 @@ def test_checks_that_cannot_be_made_are_refused():
     for loop, settings, message in (
         (insensitive, {}, r"whatever settings\.learning_rate is"),
         (broken, {}, r"failed on a probe \(KeyError: 'input_ids'\); it must"),
-        (by_hand, {"sample_rate": 0.004}, "it must be a whole number, at least 10"),
-        (by_hand, {"sample_rate": 0.123}, "it must be a whole number, at least 10"),
+        (by_hand, {"sample_rate": 0.004}, "a whole number, at least 10: give sample_rate 0.05, or"),
+        (by_hand, {"sample_rate": 0.0833, "num_records": 120}, "sample_rate 0.08333333333333333,"),
         (by_hand, {"learning_rate": 100.0}, "learning_rate 100 is too large for a probe"),
         (by_hand, {"framework": "keras"}, "framework is 'keras'; it must be one of torch, jax"),
         (lambda *_: None, in_jax, r"in jax, it must .*yield.* the parameters"),

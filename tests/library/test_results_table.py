@@ -29,7 +29,7 @@ from dpcanary.experiment import results_table as results
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.summary import learnt_in_words
+from dpcanary.experiment.summary import last_rows, learnt_in_words
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import print_failure, print_success
 
@@ -53,6 +53,20 @@ def test_what_models_have_learnt_is_said_beside_a_constant(accuracy, baseline, r
     assert text in said
     assert ("have learnt nothing" in said) is warns
     assert warns or said == text
+
+
+def test_what_models_have_learnt_is_the_mean_over_repeats_at_the_last_step():
+    rows = [
+        ("a", 0, 1, 0.1),
+        ("a", 0, 2, 0.5),
+        ("a", 1, 1, 0.2),
+        ("a", 1, 2, 0.9),
+        ("b", 0, 2, 0.3),
+    ]
+    summary = pd.DataFrame(rows, columns=["audit", "repeat", "step", "test_accuracy"])
+    last = last_rows(summary.assign(baseline_accuracy=0.1, test_r2=np.nan))
+    assert last["test_accuracy"].to_dict() == pytest.approx({"a": 0.7, "b": 0.3})
+    assert last["step"].tolist() == [2, 2]
 
 
 def test_bounds_are_averaged_and_none_is_picked():

@@ -23,6 +23,7 @@ from dpcanary.accounting import gdp_epsilon
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.mechanism import Phase
 from dpcanary.cli import app
+from dpcanary.core.files import sha256_of_file
 from dpcanary.own_training import Recorder, StepSettings, read_watched
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.correlated import CorrelatedRecorder, LargestMove
@@ -530,6 +531,11 @@ def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
     assert done.exit_code == 0, done.output
     report = path.with_suffix(".html").read_text()
     assert "60 canaries in this one training" in report
+    sections = dict(re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", report, re.DOTALL))
+    for heading in ("Guaranteed", "Not examined"):
+        assert "about the 60 steps that the journal holds" in sections[heading]
+    assert "watched.npz" in sections["Made"]
+    assert sha256_of_file(path) in sections["Made"]
     # The condition of a look is beside the bound wherever it is printed.
     for text in (report, str(found), found.summary["assumption"].item()):
         assert "the number of steps was not chosen by looking at steps 30" in " ".join(text.split())

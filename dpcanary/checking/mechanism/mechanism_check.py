@@ -326,8 +326,8 @@ def _check_probe(settings: Settings, num_records: int) -> None:
     if round(size) < 10 or abs(size - round(size)) > 1e-6:
         raise InputError(
             f"sample_rate {settings.sample_rate:g} of {num_records} records is an expected batch of"
-            f" {size:g}; it must be a whole number, at least 10: change sample_rate, or num_records"
-            f" to a multiple of {10 / settings.sample_rate:g}"
+            f" {size:g}; it must be a whole number, at least 10: give sample_rate"
+            f" {max(10, round(size)) / num_records!r}, or another number of records"
         )
     # One step must not change the gradients of the next one much.
     moved = 2 * settings.learning_rate * limit / size * NORMS[-1] * limit
