@@ -251,6 +251,11 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
     for canary in canaries:
         if not isinstance(canary, Canary):
             raise InputError(f"{function} returned {canary!r}; it must return a list of canaries")
+        if not isinstance(canary.target, int | np.integer):
+            raise InputError(
+                f"{function} returned a canary whose target is a {type(canary.target).__name__}; it"
+                " must be the index of a private record: target.index"
+            )
     if len(canaries) != slots:
         raise InputError(f"{function} made {len(canaries)} canaries for {slots} slots")
     return CanarySet(tuple(canaries), tuple(target.label for target in crafting.targets))

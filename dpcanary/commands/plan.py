@@ -318,6 +318,12 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
         ],
     )
     print()
+    if left_out := [*experiment.audits.keys() - {plan.audit for plan in plans}]:
+        print_text(
+            f"Not listed: {', '.join(sorted(left_out))}, which train no models, have no noise or"
+            " several slots, or are under another adjacency than substitute."
+        )
+        print()
     print_text(
         f"Runs needed: so many show more than the add/remove epsilon in {power:.0%} of audits, for"
         " the best attack that there can be; a weaker canary needs more. The time is that of"

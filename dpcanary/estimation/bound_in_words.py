@@ -53,8 +53,13 @@ def bound_in_words(
     return ", and ".join([", ".join([sentence, *conditions[:1]]), *conditions[1:]])
 
 
-def quotable(sentence: str, *, epsilon_lower: float, is_valid: bool) -> str:
-    """What may be stated of a bound in words: nothing, if it is 0 or not valid."""
+def quotable(
+    sentence: str, *, epsilon_lower: float, is_valid: bool, is_above_accounted: bool = False
+) -> str:
+    """What may be stated of a bound in words: nothing, if it is 0 or not valid.
+
+    A bound above what is accounted must be explained first.
+    """
     if not is_valid:
         return f"Nothing can be stated: {sentence}."
     if epsilon_lower == 0:
@@ -62,4 +67,6 @@ def quotable(sentence: str, *, epsilon_lower: float, is_valid: bool) -> str:
             "Nothing can be stated: the bound is 0, which says nothing and is no evidence of"
             " safety."
         )
+    if is_above_accounted:
+        return f"Before this is explained, do not state: {sentence}."
     return f"You may state: {sentence}."

@@ -18,7 +18,7 @@ from dpcanary.estimation.families import Family
 from dpcanary.estimation.rule_catalogue import LowerBound, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 
-_INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "
+_INVALID = "NOT a valid bound (the rule is not valid at its significance); "
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ from dpcanary.experiment.release import check_hash
 # All experiments of a folder share what is downloaded.
 DOWNLOADS = "resources/downloads"
 
+_WRITES_PREPARATION = "; `dpcanary run` writes it, of the whole config or of --target estimate_cost"
+
 
 class DataFiles:
     """Where the records of each dataset come from: downloads, or local files."""
@@ -94,7 +96,7 @@ class DataFiles:
                         raise InputError(
                             f"{where} {kind}, looked up from {self._folder.absolute()}"
                             f"{_similar(file, name)}"
-                            f"{'; `dpcanary run` of the whole config writes it' * is_written}"
+                            f"{_WRITES_PREPARATION * is_written}"
                         )
                 except OSError as error:
                     raise InputError(f"{where} cannot be read: {error.strerror}") from None

@@ -126,15 +126,17 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `audit` (the first of the set-up), `audits` (how many it has), `canary`, `runs`,
-        `rule`, `conversion`, `shown` (the mean lower bound on epsilon), `bounds` (how many are
-        averaged), `assumption`, `proof`, `adjacency` (the audited one), `above_accounted` (how
-        many of the averaged bounds exceed what is accounted under it), `delta`, `significance`,
-        and the accounted epsilons `add_remove` and `substitute`.
+        `rule`, `conversion`, `conversions` (how many the summary has of this rule), `shown` (the
+        mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, `proof`,
+        `adjacency` (the audited one), `above_accounted` (how many of the averaged bounds exceed
+        what is accounted under it), `delta`, `significance`, and the accounted epsilons
+        `add_remove` and `substitute`.
     """
     is_looked_at = summary["assumption"].str.startswith(LOOKED_BEFORE)
     rows = summary[summary["is_valid"] | is_looked_at].assign(above_accounted=_above)
     ranks = rows["conversion"].map([*_CONVERSIONS].index)
-    rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
+    by_rule = ranks.groupby([rows["audit"], rows["threshold_rule"]])
+    rows = rows.assign(conversions=by_rule.transform("nunique"))[ranks == by_rule.transform("min")]
     for key in ("step", "num_runs"):
         rows = rows[rows[key] == rows.groupby("audit")[key].transform("max")]
     grouped = rows.groupby(_SET_UP, sort=False, dropna=False).agg(
@@ -144,6 +146,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         runs=("num_runs", "first"),
         rule=("threshold_rule", "first"),
         conversion=("conversion", "first"),
+        conversions=("conversions", "first"),
         shown=("epsilon_lower", "mean"),
         bounds=("epsilon_lower", "size"),
         add_remove=("epsilon_upper_add_remove", "first"),
@@ -324,6 +327,8 @@ def first_row(table: pd.DataFrame) -> "pd.Series[Any]":
 
 def stated(table: pd.DataFrame) -> str:
     """What may be stated of a table of results: a bound that no result chose."""
+    if table.empty:
+        return "No rule is valid, so nothing may be stated; the numbers are in summary.tsv."
     single = table[table["bounds"] == 1]
     if single.empty:
         return "The numbers are means of several bounds: none of them may be stated as a bound."
@@ -339,7 +344,12 @@ def stated(table: pd.DataFrame) -> str:
         adjacency=row["adjacency"],
         audit=row["audit"],
     )
-    text = quotable(sentence, epsilon_lower=row["shown"], is_valid=is_valid)
+    text = quotable(
+        sentence,
+        epsilon_lower=row["shown"],
+        is_valid=is_valid,
+        is_above_accounted=row["above_accounted"] > 0,
+    )
     more = "" if len(table) == 1 else (
         " Another single valid bound may be stated instead, if you chose it before you saw them."
     )  # fmt: skip
@@ -383,6 +393,7 @@ def in_words(table: pd.DataFrame) -> str:
         shown = f"number of the attack, {only if is_valid.any() else 'not a valid lower bound'}"
     is_zero_out = (table["adjacency"] == Adjacency.ZERO_OUT.value).any()
     zero_out = " (zero-out where that is audited)" if is_zero_out else ""
+    others = " One conversion of each rule is shown, gdp if it has that; summary.tsv has all."
     means = " The mean of several repeats, slots or seeds is shown, and is no bound."
     return (
         f"shown: {shown}, at the last step; add/remove{zero_out} and substitute:"
@@ -390,6 +401,7 @@ def in_words(table: pd.DataFrame) -> str:
         + (single if is_valid.all() else mixed if is_valid.any() else invalid)
         + (nothing if (table["shown"] == 0).any() else "")
         + (means if (table["bounds"] > 1).any() else "")
+        + (others if (table["conversions"] > 1).any() else "")
     )
 
 

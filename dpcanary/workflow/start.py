@@ -1,11 +1,14 @@
 """`python -m dpcanary.workflow.start`: Snakemake, with no traceback if it is interrupted.
 
 Snakemake itself takes an interruption in silence only while jobs run, not while it is loaded, reads
-the workflow, or plans it, which is seconds.
+the workflow, or plans it, which is seconds. Nor does it while the interpreter ends.
 """
 
+import logging
 import runpy
+import signal
 import sys
+import warnings
 from typing import TextIO
 
 # What Snakemake prints first, before any of its options or plugins can say that it should not.
@@ -32,7 +35,12 @@ class WithoutProfile:
 
 if __name__ == "__main__":
     sys.stderr = WithoutProfile(sys.stderr)
+    # They speak of the scheduler's tasks that an interruption leaves.
+    logging.getLogger("asyncio").disabled = True
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     try:
         runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:
         sys.exit(1)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

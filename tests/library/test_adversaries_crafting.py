@@ -214,6 +214,7 @@ def of_one_label(crafting: Crafting, label: float) -> Crafting:
 first_alone = Mock(return_value=[InputCanary(AUXILIARY.features[0], 1, 0)])
 no_list = Mock(return_value=None)
 numbers = Mock(return_value=[1, 2, 3])
+without_index = Mock(return_value=[GradientCanary(7, Records(np.ones((1, 2)), [0]))])
 
 
 def crafted_by(function: str):
@@ -230,6 +231,7 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
     (crafted_by("first_alone"), "first_alone made 1 canaries for 3 slots"),
     (crafted_by("no_list"), "no_list returned None; it must return a list of canaries"),
     (crafted_by("numbers"), "numbers returned 1; it must return a list of canaries"),
+    (crafted_by("without_index"), "whose target is a Records; it must be the index of a private"),
     (crafted_by("nothing"), "there is no function '.*:nothing'"),
     (lambda own: of_records.mislabeled(changed(own, num_slots=41)),
      "41 is more than the 40 private rec"),

@@ -83,8 +83,9 @@ def test_bounds_are_averaged_and_none_is_picked():
     [found] = results.results_table(summary).to_dict("records")
     assert found == {
         "audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute", "audits": 1,
-        "rule": "simultaneous", "conversion": "gdp", "assumption": "independence; a curve",
-        "proof": "proven", "shown": 3.0, "bounds": 2, "above_accounted": 0, "runs": 1000,
+        "rule": "simultaneous", "conversion": "gdp", "conversions": 2,
+        "assumption": "independence; a curve", "proof": "proven", "shown": 3.0, "bounds": 2,
+        "above_accounted": 0, "runs": 1000,
         "add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05,
     }  # fmt: skip
     # Seeds and slots of a set-up are one row.
@@ -151,6 +152,8 @@ def test_what_may_be_stated_comes_first():
         ([first, largest], f"{sentence} Another single valid bound may be stated"),
         ([one(5.0, repeat=0), one(6.0, repeat=1)], "The numbers are means of several bounds: none"),
         ([one(0.0)], "Nothing can be stated: the bound is 0"),
+        ([one(9.0, is_valid=False)], "No rule is valid, so nothing may be stated; the numbers"),
+        ([one(10.5)], "Before this is explained, do not state: epsilon of the mechanism of gra"),
     ):
         table = results.results_table(pd.DataFrame(rows))
         assert results.stated(table).startswith(text)
@@ -171,6 +174,11 @@ def test_each_rule_has_a_row_by_its_first_conversion():
         ["simultaneous", "gdp", 3.0],
         ["simultaneous", "subsampled_gaussian", 8.0],
     ]
+    for of_audits, is_said in (
+        (table, True),
+        (results.results_table(pd.DataFrame(rows[:2])), False),
+    ):
+        assert ("summary.tsv has all" in results.in_words(of_audits)) is is_said
 
 
 def written(folder: Path) -> Path:

@@ -19,7 +19,7 @@ def draw_spread(
     table = summary.loc[is_last & summary["is_valid"], columns]
     figure = Figure(figsize=(6.0, 1.5 + 0.4 * table["audit"].nunique()), layout="constrained")
     axes = figure.subplots()
-    axes.plot(table["epsilon_lower"], table["audit"], "o", color=colour)
+    axes.plot(table["epsilon_lower"], table["audit"], "o", color=colour, clip_on=False)
     axes.set_xlim(left=0)
     axes.set_xlabel("epsilon: valid lower bounds, each at its own confidence")
     axes.set_title(note, fontsize="small")
