@@ -18,7 +18,8 @@ from dpcanary.estimation.families import Family
 from dpcanary.estimation.rule_catalogue import LowerBound, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 
-_INVALID = "NOT a valid bound (the rule is not valid at its significance); "
+_OF_IN_SAMPLE = "the threshold was chosen on the scores it is judged by"
+_OF_OTHERS = "its rule is not valid at the significance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +288,7 @@ def _estimate_of(
 ) -> EpsilonEstimate:
     strength = max(chosen.strength, 0.0)
     assumption = f"{family.assumption}; {rule.assumption(num_looks=num_looks)}"
+    why_not = _OF_IN_SAMPLE if name == ThresholdRule.IN_SAMPLE else _OF_OTHERS
     return EpsilonEstimate(
         epsilon_lower=family.epsilon(strength, delta),
         mu_lower=strength if family.is_mu else nan,
@@ -299,5 +301,5 @@ def _estimate_of(
         conversion=conversion,
         threshold_rule=name,
         proof=rule.proof,
-        assumption=assumption if rule.is_valid else _INVALID + assumption,
+        assumption=assumption if rule.is_valid else f"NOT a valid bound ({why_not}); {assumption}",
     )

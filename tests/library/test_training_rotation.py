@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_training_ensemble import SETTINGS, TARGET, N, some_records, train
 from torch import nn
@@ -90,6 +90,12 @@ def test_the_basis_is_orthonormal_and_spans_the_records(count, width, rank, seed
     # Orthonormal factors keep the rank clear of rounding.
     factors = [np.linalg.qr(rng.normal(size=(size, rank)))[0] for size in (count, width)]
     vectors = torch.from_numpy(factors[0] @ factors[1].T).float()
+    # Where records are long sums of the first ones that nearly cancel, rounding adds directions.
+    records = vectors.double().numpy()
+    parts = np.linalg.lstsq(records[:rank].T, records.T)[0].T * np.linalg.norm(
+        records[:rank], axis=1
+    )
+    assume((np.abs(parts).sum(axis=1) < 5 * np.linalg.norm(records, axis=1)).all())
     basis = spanning_basis(vectors)
     if count >= width:
         assert basis is None
