@@ -22,6 +22,7 @@ from dpcanary.core.program_messages import INTERRUPTED
 from dpcanary.workflow.run_progress import WorkflowProgress, fraction_done, make_display
 
 # What Snakemake tells of its own affairs.
+_MOMENT = 0.3  # seconds
 _SILENT = {
     LogEvent.DEBUG_DAG, LogEvent.GROUP_INFO, LogEvent.RESOURCES_INFO, LogEvent.RULEGRAPH,
     LogEvent.SHELLCMD, LogEvent.WORKFLOW_STARTED, LogEvent.PROGRESS,
@@ -89,7 +90,7 @@ class LogHandler(LogHandlerBase):
         self._jobs_without_work: set[object] = set()
         self._logs: dict[object, Path] = {}
         self._progress_of_jobs: dict[object, tuple[float, float]] = {}
-        self._is_interrupted = False
+        self._interrupted = threading.Event()
         if threading.current_thread() is threading.main_thread():
             self._note_interruptions()
         interactive = sys.stderr.isatty() and not os.environ.get("CI")
@@ -102,7 +103,7 @@ class LogHandler(LogHandlerBase):
             return
 
         def note(number: int, frame: FrameType | None) -> None:
-            self._is_interrupted = True
+            self._interrupted.set()
             handler(number, frame)
 
         signal.signal(signal.SIGINT, note)
@@ -140,7 +141,8 @@ class LogHandler(LogHandlerBase):
             case LogEvent.JOB_FINISHED:
                 self._progress.finish(values["job_id"], now)
             case LogEvent.JOB_ERROR:
-                if self._is_interrupted or any(map(_was_interrupted, values["log"])):
+                # The signal that ended the job may reach this process a moment later.
+                if any(map(_was_interrupted, values["log"])) or self._interrupted.wait(_MOMENT):
                     self._progress.interrupt(values["jobid"], now)
                 else:
                     self._progress.fail(values["jobid"], now)
