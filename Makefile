@@ -19,8 +19,9 @@ PIP_INSTALL := install --quiet --disable-pip-version-check
 FROM_LOCK := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement
 # By version alone.
 BY_PIN := $(PIP_INSTALL) --constraint constraints.txt
-# The workflow's shell commands say `python`: it must be this environment's.
-RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
+# The workflow's shell commands say `python`: it must be this environment's. Jobs and tests start hundreds of processes,
+# which keep their bytecode even where the environment forbids it.
+RUN := PATH="$$(realpath $(VENV)/bin):$$PATH" PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help demo report docs docs-numbers test test-long test-all test-cluster lint schema lock sbom figures replication bench \
 	bench-gpu clean

@@ -1,5 +1,7 @@
 """What all tests share: their order, a cache, Hypothesis's settings, a limit on a test's time."""
 
+import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -13,6 +15,14 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("elsewhere", deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "elsewhere")
+
+gc.disable()  # until all tests are collected: what they import stays
+
+
+def pytest_collection_finish() -> None:
+    """From now on, garbage is sought among the objects of tests, not in modules."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if "DPCANARY_CACHE" not in os.environ:
         folder = os.environ["DPCANARY_CACHE"] = tempfile.mkdtemp(prefix="dpcanary-cache-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        atexit.register(end_at_once, os.getpid())
+
+
+def end_at_once(worker: int) -> None:
+    """Ends a worker that has reported all: to free what its libraries hold takes seconds."""
+    if os.getpid() == worker:  # and not a process that it forked
+        os._exit(0)
 
 
 def processor_seconds() -> float:

@@ -44,14 +44,24 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> list[tuple]:
     """A few choices, found greedily, such that every possible pair of values occurs in one."""
     choices = [choice for choice in product(*axes) if possible(*choice)]
-    missing = {pair for choice in choices for pair in combinations(enumerate(choice), 2)}
+    positions = [{value: i for i, value in enumerate(axis)} for axis in axes]
+    indices = np.array([[p[v] for p, v in zip(positions, c, strict=True)] for c in choices])
+    size = max(len(axis) for axis in axes)
+    pairs = np.stack(
+        [
+            (number * size + indices[:, a]) * size + indices[:, b]
+            for number, (a, b) in enumerate(combinations(range(len(axes)), 2))
+        ],
+        axis=1,
+    )  # of each choice, the number of each of its pairs of values
+    missing = np.zeros(pairs.max() + 1, dtype=bool)
+    missing[pairs] = True
     rng, covering_choices = np.random.default_rng(0), []
-    while missing:
-        candidates = [choices[i] for i in rng.permutation(len(choices))[:300]]
-        pairs = [missing.intersection(combinations(enumerate(c), 2)) for c in candidates]
-        best = max(range(len(candidates)), key=lambda i: len(pairs[i]))
-        covering_choices.append(candidates[best])
-        missing -= pairs[best]
+    while missing.any():
+        candidates = rng.permutation(len(choices))[:300]
+        best = candidates[missing[pairs[candidates]].sum(axis=1).argmax()]
+        covering_choices.append(choices[best])
+        missing[pairs[best]] = False
     return covering_choices
 
 

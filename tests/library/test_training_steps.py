@@ -27,11 +27,14 @@ pytestmark = pytest.mark.usefixtures("compiled_kernels")
 CPU, COUNT, SEED, RUNS = torch.device("cpu"), 18, 11, (6, 7, 2**32 - 3)
 INITIALISATION = 6  # the purpose of random streams of a run's first parameters
 TARGETS = (4, 17, 9)  # of the first slot, the second and the third
-OBSERVATIONS = {
-    "input": (Observation.LOGITS, Observation.GRADIENT_NORM),
-    "coordinate": (Observation.CHANGE, Observation.VALUE),
-    "direction": (Observation.CHANGE_AND_LENGTH, Observation.NOISY_GRADIENTS),
-}
+KINDS = {
+    Observation.LOGITS: "input",
+    Observation.GRADIENT_NORM: "input",
+    Observation.CHANGE: "coordinate",
+    Observation.VALUE: "coordinate",
+    Observation.CHANGE_AND_LENGTH: "direction",
+    Observation.NOISY_GRADIENTS: "direction",
+}  # of canaries, by what an audit observes
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        return next(kind for kind, seen in OBSERVATIONS.items() if self.observe in seen)
+        return KINDS[self.observe]
 
     def module(self) -> nn.Module:
         return MODELS[self.model].module(OUTPUTS[self.outputs][1])
@@ -126,7 +129,7 @@ class Case:
 AXES = (
     ("linear 6", "linear 33", "tanh", "wide", "uneven", "norms", "text"), tuple(Optimizer),
     ("0.3", "0.9", "1.0", "fixed"), tuple(Adjacency),
-    tuple(seen for of_kind in OBSERVATIONS.values() for seen in of_kind),
+    tuple(KINDS),
     ("softmax 3", "sigmoid 1", "sigmoid 3", "numbers"), tuple(Initialisation),
     ("constant", "falling"), ("0.7", "none", "unclipped"), (1, 2, 3),
 )  # fmt: skip
