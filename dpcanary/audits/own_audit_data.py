@@ -116,7 +116,7 @@ def audited_data(
     """Decides how many of a source's records are private.
 
     By default half of them are, equally many of each class if there are enough. The others serve
-    the adversary and the test.
+    the adversary, and the test if the source has no test part.
 
     Args:
         records: those of the source.
@@ -171,10 +171,11 @@ def _described(source: Source, data: AuditedData) -> str:
         labels = f"{source.num_classes} classes{names}"
     scaled = ["features"] * data.standardised + ["labels"] * (not source.training.has_classes)
     by = f" {' and '.join(scaled).capitalize()} are standardised by the adversary's records."
+    for_test = ", and its test part the test" if source.test is not None else " and the test"
     return (
         f"Data: {data.source}, {len(source.training):,} records x {size}, {labels}."
         f" {data.num_records:,} of them are private ({each}); the other {others:,} serve the"
-        f" adversary and the test.{by if scaled else ''}"
+        f" adversary{for_test}.{by if scaled else ''}"
     )
 
 

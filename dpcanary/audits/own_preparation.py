@@ -152,7 +152,7 @@ def _prepared_before(
     try:
         split_rows(records, num_records=data.num_records, balanced=data.balanced, seed=seed)
     except InputError as error:
-        raise InputError(f"{path}: {error}, or give another --name") from None
+        raise InputError(f"{path}: {error}") from None
     return records
 
 

@@ -52,8 +52,20 @@ def check(
         str | None,
         typer.Option(help="Of a table: a file that `dpcanary audit --prepare` has written."),
     ] = None,
+    standardise: Annotated[
+        bool,
+        typer.Option(
+            " /--no-standardise",
+            help="For --model: records of a file are standardised, as by an audit; not for ids of"
+            " tokens.",
+        ),
+    ] = True,
     loss: Annotated[
-        Loss, typer.Option(help="With squared_error, the labels of --features are numbers.")
+        Loss,
+        typer.Option(
+            help="For --model: used unless the function gives one. With squared_error, labels are"
+            " numbers."
+        ),
     ] = Loss.CROSS_ENTROPY,
     neighbours: Annotated[
         str,
@@ -121,7 +133,7 @@ def check(
     if first_steps is not None or report is not None:
         raise typer.BadParameter("--first-steps and --report are for --neighbours")
     if model:
-        _check_model(model, records, as_json=as_json)
+        _check_model(model, partial(records, scaled=standardise), loss, as_json=as_json)
         return
     from dpcanary.checking.mechanism.mechanism_check import check_mechanism
 
@@ -166,16 +178,21 @@ def _prints_apart() -> AbstractContextManager[object]:
     return redirect_stdout(sys.stderr)
 
 
-def _check_model(model: str, records: Callable[..., Any], *, as_json: bool) -> None:
+def _check_model(model: str, records: Callable[..., Any], loss: Loss, *, as_json: bool) -> None:
     from dpcanary.checking.model.model_check import check_model
+    from dpcanary.training.losses import record_losses
 
     with _prints_apart():
         built = _loaded(model)()
         parts = built if isinstance(built, tuple) else (built,)
+        # Where it is cross-entropy, a model of Hugging Face may have another one of its own.
+        default = None
+        if loss is not Loss.CROSS_ENTROPY:
+            default = lambda outputs, labels: record_losses(outputs, labels, loss).mean()  # noqa: E731
         result = check_model(
             parts[0],
             records(option="--model"),
-            parts[1] if len(parts) > 1 else None,
+            parts[1] if len(parts) > 1 else default,
             optimizer=parts[2] if len(parts) > 2 else None,
             on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
         )
@@ -225,9 +242,10 @@ def _records(
     loss: Loss,
     *,
     option: str,
+    scaled: bool = False,
     joined: Callable[..., Any] = lambda *arrays: arrays,
 ) -> Any:
-    """What a function gives, or the inputs and labels of a file, which are `joined`."""
+    """What a function gives, or the inputs and labels of a file, `scaled` and `joined`."""
     if not features:
         raise typer.BadParameter(f"{option} needs --features: records of your data")
     if ":" in features and not Path(features).exists():
@@ -235,15 +253,17 @@ def _records(
     import torch
 
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
+    from dpcanary.data.splitting import standardised
 
     source = read_source(
         features, label_column=label_column, label_kind=label_kind_of(loss), preparation=preparation
     )
-    inputs = torch.from_numpy(source.training.features)
+    read = standardised(source) if scaled else source.training
+    inputs = torch.from_numpy(read.features)
     if source.kind == "images" and inputs.dtype is torch.uint8:
-        inputs = inputs / 255  # an audit standardises them
+        inputs = inputs / 255
     inputs = inputs.float() if inputs.is_floating_point() else inputs
-    return joined(inputs, torch.from_numpy(source.training.labels))
+    return joined(inputs, torch.from_numpy(read.labels))
 
 
 def _loaded(place: str) -> Any:

@@ -68,10 +68,7 @@ def split_records(
     records, auxiliary = source.training, rows.auxiliary
     test_part = records if source.test is None else source.test
     scaling = _scaling_of(records.features, auxiliary) if standardised else None
-    of_labels = None
-    if not records.has_classes:
-        scales = _scaling_of(records.labels[:, None], auxiliary)
-        of_labels = Scaling(scales.mean[0], scales.deviation[0])
+    of_labels = None if records.has_classes else _scaling_of_labels(records, auxiliary)
     return Split(
         private=_scaled(records, rows.private, scaling, of_labels),
         auxiliary=_scaled(records, auxiliary, scaling, of_labels),
@@ -82,6 +79,13 @@ def split_records(
         private_names=np.array(source.names)[rows.private] if source.names else None,
         class_names=np.array(source.class_names) if source.class_names else None,
     )
+
+
+def standardised(source: Source) -> Records:
+    """The training records of a source, standardised by all of them; see `split_records`."""
+    records, rows = source.training, np.arange(len(source.training))
+    of_labels = None if records.has_classes else _scaling_of_labels(records, rows)
+    return _scaled(records, rows, _scaling_of(records.features, rows), of_labels)
 
 
 def split_rows(
@@ -173,6 +177,11 @@ def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:
     squares = sum(((features[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
     deviation = np.sqrt(np.asarray(squares / count))
     return Scaling(mean, np.where(deviation > 0, deviation, 1.0))
+
+
+def _scaling_of_labels(records: Records, indices: Indices) -> Scaling:
+    scales = _scaling_of(records.labels[:, None], indices)
+    return Scaling(scales.mean[0], scales.deviation[0])
 
 
 def _scaled(

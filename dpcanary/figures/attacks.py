@@ -11,6 +11,7 @@ from scipy.special import betaincinv
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.estimation.error_rates import count_errors
+from dpcanary.experiment.summary import PANELS
 from dpcanary.figures import style
 from dpcanary.figures.rows import indistinct_audits
 
@@ -89,14 +90,17 @@ class Attack:
         return self.canary, self.score
 
 
-def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> list[Attack]:
+def ordered(
+    attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM, *, takes_panels: bool = False
+) -> list[Attack]:
     """Attacks in the order of the catalogue, the first one of each configuration.
 
     An error if there is none, or if two have the same panel, by the settings `panels`, and series.
     """
     if not attacks:
         raise InputError("there is no audit to show")
-    first = first_of_place([attack.row for attack in attacks], panels)
+    rows = [attack.row for attack in attacks]
+    first = first_of_place(rows, panels, takes_panels=takes_panels)
     shown = [attacks[index] for index in first]
     return sorted(shown, key=lambda attack: style.catalogue_order(*attack.series))
 
@@ -106,18 +110,22 @@ def first_in_words(shown: Sequence[Attack], attacks: Sequence[Attack]) -> str:
     return "the first repeat" + " of the first seed" * (len(shown) < len(attacks))
 
 
-def first_of_place(rows: Sequence[Mapping[Any, Any]], panels: Sequence[str]) -> list[int]:
+def first_of_place(
+    rows: Sequence[Mapping[Any, Any]], panels: Sequence[str], *, takes_panels: bool = False
+) -> list[int]:
     """The first row of each panel, by the settings `panels`, and series.
 
     Rows hold columns of the summary. An error if two have one place but differ in more than their
-    seed.
+    seed; it names the settings that could distinguish them if the figure `takes_panels`.
     """
     seen: dict[object, int] = {}
     for index, row in enumerate(rows):
         place = tuple(str(row.get(key)) for key in (*panels, "canary", "score"))
         other = rows[seen.setdefault(place, index)]
         if len({of_audit.get("configuration", of_audit["audit"]) for of_audit in (row, other)}) > 1:
-            raise indistinct_audits(str(other["audit"]), str(row["audit"]), panels)
+            names = str(other["audit"]), str(row["audit"])
+            differing = [key for key in PANELS if str(row.get(key)) != str(other.get(key))]
+            raise indistinct_audits(*names, panels, differing if takes_panels else ())
     return [*seen.values()]
 
 

@@ -126,12 +126,22 @@ def _check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:
         earlier.append((audit, configuration, seed))
 
 
-def indistinct_audits(audit: str, other: str, shown: Sequence[str]) -> InputError:
-    """The error of two audits with the same canary, score and shown settings."""
+def indistinct_audits(
+    audit: str, other: str, shown: Sequence[str], for_panels: Sequence[str] = ()
+) -> InputError:
+    """The error of two audits with the same canary, score and shown settings.
+
+    Args:
+        audit: its name.
+        other: that of the other.
+        shown: the settings by which the figure distinguishes audits.
+        for_panels: settings in which they differ, and which `panels` of the figure may name.
+    """
     *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in shown))
+    instead = f"name {' or '.join(for_panels)} in panels, or " if for_panels else ""
     return InputError(
         f"audits {audit} and {other} have the same {', '.join(alike)} and {last},"
-        " by which this figure distinguishes audits: show them in different figures"
+        f" by which this figure distinguishes audits: {instead}show them in different figures"
     )
 
 

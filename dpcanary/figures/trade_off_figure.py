@@ -55,7 +55,8 @@ def draw_trade_off(
     `profiles` under both adjacencies; if `shown` is known, the curves that it names are drawn too.
     The table has one row per point of a curve.
     """
-    all_attacks, attacks = attacks, ordered(attacks, panels or MECHANISM)
+    all_attacks = attacks
+    attacks = ordered(attacks, panels or MECHANISM, takes_panels=True)
     if is_marked(note):  # a curve of a bound that does not hold would look like one that does
         attacks = [replace(attack, shown=None) for attack in attacks]
     rows = pd.DataFrame([attack.row for attack in attacks])
@@ -97,7 +98,7 @@ def draw_trade_off(
 def check_rows(rows: pd.DataFrame, *, panels: Sequence[str] = (), **_: object) -> None:
     """Refuses audits of one panel that have the same canary and score, or other steps."""
     by_panel = [*(panels or MECHANISM)]
-    first_of_place(rows.to_dict("records"), by_panel)
+    first_of_place(rows.to_dict("records"), by_panel, takes_panels=True)
     # A canary of the first step alone has the same profile after any number of steps.
     every_step = rows[rows["landscape"].isna()]
     for _place, group in every_step.groupby([*by_panel, "canary_period"], dropna=False):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 from unittest.mock import Mock
@@ -56,6 +57,10 @@ def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected
     config = config_of(data, name=name_of(source), shared=SHARED, keys=KEYS)
     assert config["experiment"] == "own-data"
     assert config["datasets"]["data"]["label_column"] == "kind"
+    rest = sum(counts) - expected[0]
+    assert f"the other {rest} serve the adversary and the test." in data.described
+    with_test = audited_data(replace(found, test=found.training), source=source)
+    assert "serve the adversary, and its test part the test." in with_test.described
 
 
 def config_with(**keys: object) -> dict:

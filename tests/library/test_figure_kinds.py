@@ -229,7 +229,11 @@ REFUSED: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (([],), "no audit to show"),
     ],
     "trade_off": [
-        (([attack(), attack(audit="other")],), "gradient-1 and other have the same canary"),
+        (
+            ([attack(), attack(audit="other", settings={"max_grad_norm": 3.0})],),
+            "gradient-1 and other have the same canary, score, sample rate and noise, by which"
+            " this figure distinguishes audits: name max_grad_norm in panels, or show them",
+        ),
         (([],), "no audit to show"),
         (_profiles("substitute", 2.0), "no adjacency add_remove"),
         (_profiles("add_remove", 1.5), "in their accounted"),

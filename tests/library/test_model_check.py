@@ -22,7 +22,7 @@ from opacus.grad_sample import (
     register_norm_sampler,
 )
 from opacus.layers import DPLSTM
-from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
+from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer, get_optimizer_class
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 
 from dpcanary.checking.model import model_check as check
 from dpcanary.checking.model.model_check import assert_model, check_model
+from dpcanary.checking.model.opacus_modes import CLIPPINGS, relative_error
 from dpcanary.checking.model.record_gradients import Batch, own_loss
 from dpcanary.cli import app
 from dpcanary.errors import InputError
@@ -514,15 +515,117 @@ def test_the_command(tmp_path, monkeypatch):
     assert run("with_loss", f"{__name__}:with_loss").exit_code == 2
 
 
-def test_clipping_of_small_gradients_is_looked_at_too(monkeypatch):
-    """C is half of their norms, however small these are."""
-    limits = []
-    error = lambda clipping, reference, limit: limits.append(limit) or 0.5  # noqa: E731
-    monkeypatch.setattr(check, "clipping_error", error)
-    small = {"w": torch.tensor([[0.003, 0.004], [0.0, 0.001], [0.006, 0.008]])}
-    for gradients, holds in ((small, False), ({"w": torch.zeros(3, 2)}, True)):
-        assert check._clipping("flat", [(LINEAR(), gradients)], limit=1e-3).holds is holds
-    assert limits == [pytest.approx(0.005)]
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e9])
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_clipping_is_looked_at_however_small_or_large_gradients_are(clipping, scale, monkeypatch):
+    """The largest of three is clipped, beside three that are 0."""
+    norms = torch.tensor([[0.3, 0.4], [0.0, 0.1], [0.6, 0.8]])
+    gradients = {name: scale * torch.cat([norms, torch.zeros(3, 2)]) for name in ("a", "b")}
+    limit = 1e-6
+    assert check._clipping(clipping, [(LINEAR(), gradients)], limit).holds
+    monkeypatch.setattr(
+        get_optimizer_class(clipping, distributed=False), "clip_and_accumulate", sum_of_unclipped
+    )
+    assert not check._clipping(clipping, [(LINEAR(), gradients)], limit).holds
+    nothing = {"a": torch.zeros(3, 2)}
+    assert check._clipping(clipping, [(LINEAR(), nothing)], limit).holds
+
+
+def sum_of_unclipped(optimizer) -> None:
+    for parameter in optimizer.params:
+        parameter.summed_grad = parameter.grad_sample.sum(dim=0)
+
+
+def saturated(seed: int, scale: float) -> tuple:
+    """A right network, and records with large columns, as in a table that is not standardised."""
+    scales = scale * torch.tensor([1.0, 1e4, 3.0, 5e5, 50.0, 1.0])
+    source = torch.Generator().manual_seed(seed)
+    features = torch.randn(20, 6, generator=source) * scales
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    return network, (features, torch.randint(3, (20,), generator=source))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-2, 1.0])
+@pytest.mark.parametrize("seed", [2, 5, 9, 10])
+def test_rounding_where_gradients_vanish_is_no_error(seed, scale):
+    assert_model(*saturated(seed, scale))
+
+
+@pytest.mark.parametrize("num_still", [3, 6])
+def test_records_whose_loss_has_no_gradient_say_nothing_of_the_loss(num_still):
+    """The others do: each of them counts once, and twice as much is seen."""
+    labels = torch.arange(12) % 3
+    sizes = torch.where(torch.arange(12) < num_still, 1e4, 1.0)
+    records = sizes[:, None] * functional.one_hot(labels, 3), labels
+    network = nn.Linear(3, 3)
+    network.load_state_dict({"weight": torch.eye(3), "bias": torch.zeros(3)})
+
+    def doubled(outputs, labels):
+        return functional.cross_entropy(outputs, labels) * min(len(labels), 2)
+
+    for loss, is_right in ((nn.CrossEntropyLoss(), True), (doubled, num_still == 6)):
+        findings = {
+            finding.name: finding for finding in check_model(network, records, loss).findings
+        }
+        of_loss = findings["loss of one record"]
+        assert (of_loss.holds, of_loss.judged) == (is_right, num_still < 6)
+
+
+@pytest.mark.parametrize("error", [0.01, 0.5])
+def test_errors_of_gradients_a_hundred_times_smaller_than_others_are_seen(error):
+    """And of vanishing ones, if they are as large as others are within rounding."""
+    expected = torch.tensor([1.0, 0.01, 1e-9])
+    assert relative_error(expected * torch.tensor([1.0, 1.0 + error, 1.0]), expected) > 0.9 * error
+    assert relative_error(expected + torch.tensor([0.0, 0.0, 1e-7]), expected) < 2e-4
+    assert relative_error(expected + torch.tensor([0.0, 0.0, 1e-3]), expected) > 0.9
+
+
+def test_a_loss_that_broadcasts_is_named():
+    network, (features, labels) = nn.Linear(6, 1), data(6)
+    with pytest.warns(UserWarning, match="target size"):
+        result = check_model(network, (features, labels.float()), nn.MSELoss())
+    (finding,) = [finding for finding in result.findings if finding.name == "loss of one record"]
+    assert not finding.holds
+    assert "outputs have shape (6, 1) and labels (6,)" in finding.meaning
+    ghost = [finding for finding in result.findings if "losses of single" in finding.name]
+    assert "Opacus's losses of the 6 records have shape (6, 6)" in ghost[0].note
+
+
+def regression() -> nn.Module:
+    return nn.Linear(6, 1)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "logistic"])
+def test_the_command_takes_the_loss_and_standardises_as_an_audit(loss, tmp_path, monkeypatch):
+    """The loss and the records that `check_model` gets are those that an audit trains on."""
+    features = data(6)[0].numpy() * [1, 1e4, 3, 5e5, 50, 1] + 7
+    labels = np.arange(20) * 250.0 if loss == "squared_error" else np.arange(20) % 2
+    np.savez(tmp_path / "own.npz", features=features, labels=labels)
+    seen = {}
+    real = check_model
+
+    def seen_by(model, records, criterion, **others):
+        seen["records"], seen["loss"] = records, criterion
+        return real(model, records, criterion, **others)
+
+    monkeypatch.setattr(check, "check_model", seen_by)
+    command = ["check", "--model", f"{__name__}:regression", "--loss", loss]
+    command += ["--features", str(tmp_path / "own.npz")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    standardised = (features - features.mean(axis=0)) / features.std(axis=0)
+    np.testing.assert_allclose(seen["records"][0], standardised, atol=1e-5)
+    outputs, targets = torch.randn(20, 1), seen["records"][1]
+    if loss == "squared_error":
+        np.testing.assert_allclose(targets, (labels - labels.mean()) / labels.std(), atol=1e-5)
+        expected = functional.mse_loss(outputs[:, 0], targets)
+    else:
+        expected = functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.float())
+    torch.testing.assert_close(seen["loss"](outputs, targets), expected)
+    CliRunner().invoke(app, [*command, "--no-standardise"])
+    np.testing.assert_allclose(seen["records"][0], features, rtol=1e-6)
 
 
 def test_gradients_that_are_nan_are_above_a_limit_and_names_left_out_are_counted(monkeypatch):

@@ -24,6 +24,11 @@ from dpcanary.training.modules.kept_state import unchanged_state
 
 MODES = ("hooks", "functorch", "ew", "ghost")
 CLIPPINGS = ("flat", "per_layer", "adaptive")
+# Smaller gradients and losses than this share of the largest are compared with the share: what is
+# left of them when logits of a thousand cancel is rounding.
+_LEAST_SHARE = 1e-3
+# Bound of clipped norms, beside which the 1e-6 that Opacus adds to them is rounding.
+_BOUND = 1e3
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,21 @@ def compared(
         _check_rows(gradients, len(batch))
     except Exception as error:
         return Compared(refused=f"{type(error).__name__}: {_first_line(error)}")
-    norms, errors = norms_of(expected).clamp(min=1e-12), {}
+    norms, errors = norms_of(expected), {}
     for name, own in gradients.items():
         difference = (own - expected[name]).float().flatten(1).norm(dim=1)
-        errors[name] = float((difference / norms).max())
-    return Compared(_largest(norms_of(gradients), norms), errors)
+        errors[name] = float((difference / yardsticks(norms)).max())
+    return Compared(relative_error(norms_of(gradients), norms), errors)
+
+
+def yardsticks(sizes: Tensor) -> Tensor:
+    """By which the errors of records are divided: their sizes, or a share of the largest."""
+    return sizes.abs().clamp(min=max(_LEAST_SHARE * float(sizes.abs().max()), 1e-12))
+
+
+def relative_error(values: Tensor, expected: Tensor) -> float:
+    """The largest of the records' errors, each in units of its yardstick."""
+    return float(((values.float() - expected).abs() / yardsticks(expected)).max())
 
 
 def gradients_in(
@@ -131,31 +146,31 @@ def _ghost(model: nn.Module, batch: Batch, loss: Loss, expected: Gradients) -> C
         warnings.simplefilter("ignore")
         wrapped = _wrapped("ghost", deepcopy(model))
         _backward(wrapped, batch, loss)
-    norms, by_parameter = norms_of(expected).clamp(min=1e-12), norms_by_parameter(expected)
+    norms, by_parameter = norms_of(expected), norms_by_parameter(expected)
+    divisors = yardsticks(norms)
     errors = {
-        name: float(((parameter._norm_sample - by_parameter[name]).abs() / norms).max())  # type: ignore[attr-defined]
+        name: float(((parameter._norm_sample - by_parameter[name]).abs() / divisors).max())  # type: ignore[attr-defined]
         for name, parameter in trained(wrapped._module).items()
     }
-    return Compared(_largest(wrapped.get_norm_sample(), norms), errors)
+    return Compared(relative_error(wrapped.get_norm_sample(), norms), errors)
 
 
-def _largest(values: Tensor, expected: Tensor) -> float:
-    return float(((values.float() - expected) / expected).abs().max())
-
-
-def clipping_error(clipping: str, expected: Gradients, limit: float) -> float:
+def clipping_error(clipping: str, expected: Gradients) -> float:
     """The error of the sum that Opacus's optimiser makes of gradients that are right.
 
     Args:
         clipping: one of `CLIPPINGS`.
-        expected: gradients of one record at a time.
-        limit: C.
+        expected: gradients of one record at a time, of which one at least is not 0.
 
     Returns:
-        The distance from the sum of clipped gradients, over C.
+        The distance from the sum of clipped gradients, over C: half of those that are not 0 are
+        clipped.
     """
     from opacus.optimizers import get_optimizer_class
 
+    limit, norms = _BOUND, norms_of(expected)
+    unit = limit / float(norms[norms > 0].median())
+    expected = {name: own * unit for name, own in expected.items()}
     parameters = {name: nn.Parameter(torch.zeros_like(own[0])) for name, own in expected.items()}
     count = len(next(iter(expected.values())))
     each = limit / sqrt(len(parameters))

@@ -317,8 +317,9 @@ def weights_in_loss(model: nn.Module, batch: Batch, loss: Loss) -> Tensor | None
     """The records' weights in the loss of a batch, over those that they have alone.
 
     Returns:
-        Shape (records,): 1 for a sum, 1 / records for a mean. None if a record's loss depends on
-        the outputs or labels of others in another way, or outputs are not a tensor.
+        Of those whose loss alone has a gradient, shape (records,): 1 for a sum, 1 / records for a
+        mean. None if a record's loss depends on the outputs or labels of others in another way, or
+        outputs are not a tensor.
     """
     with torch.no_grad(), unchanged_state(model):
         outputs = outputs_of(model, batch)
@@ -335,5 +336,6 @@ def weights_in_loss(model: nn.Module, batch: Batch, loss: Loss) -> Tensor | None
         weight = float(first @ second) / square if square else 0.0
         if not float((first - weight * second).norm()) <= 1e-2 * float(first.norm()) + 1e-12:
             return None
-        weights.append(weight)
+        if square:
+            weights.append(weight)
     return torch.tensor(weights)
