@@ -9,7 +9,7 @@ import typer
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.commands.training_options import Delta, Json, NumSteps, SampleRate, Significance
-from dpcanary.core.adjacency import ADJACENCIES, Adjacency
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import (
     bounds_in_lines,
     confidence_in_words,
@@ -18,7 +18,7 @@ from dpcanary.core.printing import (
     table_lines,
     wrapped,
 )
-from dpcanary.estimation.bound_in_words import bound_in_words, quotable
+from dpcanary.estimation.bound_in_words import adjacency_in_words, bound_in_words, quotable
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import (
     RULES,
@@ -412,11 +412,11 @@ def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | Non
         )
         yield "\n".join(table_lines(header, rows))
         return
-    under = ADJACENCIES[adjacency] if adjacency else "the worlds'"
+    under = adjacency_in_words(adjacency)
     which = "these bounds" if all(bound.is_valid for bound in bounds) else "the valid bounds"
     yield wrapped(
         f"You may state one of {which} on epsilon of the mechanism (by direct, of what the"
-        f" attack saw) under {under} adjacency at delta {first.delta:g}, with"
+        f" attack saw) under {under} at delta {first.delta:g}, with"
         f" {confidence_in_words(first.significance)} confidence and its conditions, if you chose"
         " it before you saw them."
     )

@@ -41,8 +41,16 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print("\n".join(table_lines(header, rows)))
 
 
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, named: bool = False
+) -> list[str]:
     r"""Format a table as lines of text; see `print_table`.
+
+    Args:
+        header: the names of the columns.
+        rows: a cell for each column.
+        named: whether the first column holds names, which people copy: those of up to half of the
+            width are not divided.
 
     Example:
         >>> print(*table_lines(("a", "b"), [("x", "y" * 60 + " " + "z" * 20)]), sep="\n")
@@ -52,9 +60,12 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     """
     columns = [*zip(header, *rows, strict=True)]
     # Cells are wrapped where narrow gaps are not enough, and words divided where nothing else is.
-    for gap, longest in ((3, None), (2, None), (3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)):
+    layouts = [(3, None), (2, None), (3, WIDTH), (2, WIDTH), (2, 16), (2, 12), (1, 8)]
+    if named:  # rather a narrow gap than a name in pieces
+        layouts.insert(4, (1, WIDTH))
+    for gap, longest in layouts:
         most = WIDTH - gap * (len(columns) - 1)
-        widths = _widths(columns, most, longest=longest)
+        widths = _widths(columns, most, longest=longest, named=named)
         if sum(widths) <= most:
             break
     lines = []
@@ -79,10 +90,12 @@ def _cell_lines(cell: str, width: int, *, divides: bool = True) -> list[str]:
     return wrapper.wrap(cell) or [""]
 
 
-def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int | None) -> list[int]:
+def _widths(
+    columns: Sequence[Sequence[str]], most: int, *, longest: int | None, named: bool
+) -> list[int]:
     """The widths of columns: the widest shrink, to their longest words or to `longest`.
 
-    With None, none shrinks.
+    With None, none shrinks. Names in the first column count as words.
     """
     widths = [max(map(len, column)) for column in columns]
     if longest is None:
@@ -90,6 +103,8 @@ def _widths(columns: Sequence[Sequence[str]], most: int, *, longest: int | None)
     words = [[len(word) for cell in column for word in _cell_lines(cell, 1, divides=False)]
              for column in columns]  # fmt: skip
     least = [min(longest, max(lengths)) for lengths in words]
+    if named and widths[0] <= WIDTH // 2:
+        least[0] = widths[0]
     while sum(widths) > most:
         shrinkable = [(width, i) for i, width in enumerate(widths) if width > least[i]]
         if not shrinkable:

@@ -44,13 +44,18 @@ def bound_in_words(
     conditions = [f"if {part}" for part in (first, *others) if not part.startswith(_NO_CONDITION)]
     subject = "what the attack saw" if conversion == Conversion.DIRECT else "the mechanism"
     of = f" of {audit}" if audit else ""
-    under = ADJACENCIES[adjacency] if adjacency else "the worlds'"
+    under = adjacency_in_words(adjacency)
     confidence = f"with {confidence_in_words(significance)} confidence"
     sentence = (
-        f"epsilon of {subject}{of} is at least {number} under {under} adjacency at delta {delta:g},"
+        f"epsilon of {subject}{of} is at least {number} under {under} at delta {delta:g},"
         f" {confidence}"
     )
     return ", and ".join([", ".join([sentence, *conditions[:1]]), *conditions[1:]])
+
+
+def adjacency_in_words(adjacency: str | None) -> str:
+    """An adjacency in a sentence; without a name, it is that by which the worlds differ."""
+    return f"{ADJACENCIES[adjacency]} adjacency" if adjacency else "the adjacency of the two worlds"
 
 
 def quotable(

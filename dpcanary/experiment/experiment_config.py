@@ -290,6 +290,8 @@ def table_of_audits(experiment: Experiment) -> str:
             any(_varies(key, names, experiment) for names in experiment.sweeps.values())
             or (key in _MAIN and _varies(key, [*audits], experiment))
         )
+        # A canary is mostly a part of the name.
+        and not (key == "canary" and all(own.canary in name for name, own in audits.items()))
     ]
     rows = [
         (name, *(_cell(getattr(audit, key)) for key in swept), f"{audit.total_runs}",
@@ -297,10 +299,15 @@ def table_of_audits(experiment: Experiment) -> str:
         for name, audit in audits.items()
     ]  # fmt: skip
     first = next(iter(audits.values()))
-    shared = [(key, getattr(first, key)) for key in _MAIN if key not in swept]
+    shared = [
+        (key, getattr(first, key))
+        for key in _MAIN
+        if key not in swept and not _varies(key, [*audits], experiment)
+    ]
     common = ", ".join(f"{key} {_cell(value)}" for key, value in shared if value is not None)
-    named = [key.replace("_", " ") for key in swept]  # which a narrow column divides
-    table = table_lines(("audit", *named, "runs", "shards"), rows)
+    # A narrow column divides words at spaces.
+    in_words = [key.replace("noise_multiplier", "noise").replace("_", " ") for key in swept]
+    table = table_lines(("audit", *in_words, "runs", "shards"), rows, named=True)
     return "\n".join([*([wrapped(f"All have {common}."), ""] if common else []), *table])
 
 

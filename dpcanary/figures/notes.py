@@ -110,7 +110,7 @@ def distance_in_words(rows: pd.DataFrame) -> str:
 def bounds_note(
     rows: pd.DataFrame, note: str, *, of: str = "each point alone", errors: bool = True
 ) -> str:
-    """What the lower bounds of a figure with this note assume, in one sentence.
+    """What the bounds of a figure with this note assume, in one sentence.
 
     Args:
         rows: of a valid rule, and of one that is not valid; or of either.
@@ -120,11 +120,12 @@ def bounds_note(
     """
     valid = rows[rows["is_valid"]]
     used = rows if valid.empty else valid
-    confidence = ", NOT valid" if valid.empty else stated_confidence(rows, note, of=of)
+    confidence = "" if valid.empty else stated_confidence(rows, note, of=of)
+    head = "Estimates, NOT valid as bounds" if valid.empty else "Lower bounds"
     conversion = f", {conversion_in_words(rows)}" if rows["conversion"].nunique() == 1 else ""
     rule = rule_in_words(str(used["threshold_rule"].iloc[0]))
     return (
-        f"Lower bounds: {rule}{conversion}{confidence}, R = {number_range(rows['num_runs'])}"
+        f"{head}: {rule}{conversion}{confidence}, R = {number_range(rows['num_runs'])}"
         f" {'models' if is_trained(rows).any() else 'runs'}"
         f"{slots_in_words(rows)}{means_in_words(rows, errors=errors)}"
     )

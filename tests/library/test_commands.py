@@ -388,7 +388,9 @@ def test_scores_of_other_tools(tool, tmp_path):
     is_of_members = tool in OTHER_TOOLS
     assert found["adjacency"] == ("add_remove" if is_of_members else None)
     text = " ".join(printed(*asked).split())
-    under = "under add/remove adjacency" if is_of_members else "under the worlds' adjacency"
+    under = (
+        "under add/remove adjacency" if is_of_members else "under the adjacency of the two worlds"
+    )
     number = floor(100 * direct.epsilon_lower) / 100
     start = f"You may state: epsilon of the mechanism is at least {number:.2f} {under} at delta"
     assert text.startswith(start)

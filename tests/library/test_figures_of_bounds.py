@@ -203,7 +203,7 @@ def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
     figure, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
     assert _drawn(figure.axes[0])
-    named = "best threshold on the same scores (the rule of most papers), GDP conversion, NOT valid"
+    named = "Estimates, NOT valid as bounds: best threshold on the same scores (the rule of most"
     for words, where, of_valid in (
         ("audited ε (NOT valid, see the note):", legend(figure), False),
         ("audited ε (lower bound):", legend(figure), True),

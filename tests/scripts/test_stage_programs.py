@@ -239,6 +239,19 @@ def test_the_list_of_audits_counts_the_runs_of_all_repeats():
     assert {*header.split()} >= {"canary", "score", "runs"}
     assert "seed" not in text
     assert "final_sum" in text
+    # A canary that all names hold needs no column; names, which are copied, are not divided.
+    varied = {
+        "canary": ["crafted_input", "natural"], "sample_rate": [0.25, 0.5],
+        "noise_multiplier": [5.574, 8.0], "max_grad_norm": [1.0, 2.0], "learning_rate": 0.1,
+    }  # fmt: skip
+    swept = parse_experiment(CONFIG | {"audits": {"mine": SHARED | varied | {"num_runs": 12}}})
+    text = table_of_audits(swept)
+    assert max(map(len, text.splitlines())) <= 80
+    [header] = [line for line in text.splitlines() if line.startswith("audit ")]
+    assert "canary" not in header
+    names = [line.split()[0] for line in text.splitlines() if line.startswith("mine")]
+    assert names == [*swept.audits]
+    assert max(map(len, names)) == len("mine-crafted_input-q0.25-sigma5.574-C1")
     counts = {"num_runs": 40, "num_repeats": 3, "runs_per_shard": 50}
     audits = {"a": EXPERIMENT.audits[TRAINED[0]].model_copy(update=counts)}
     alone = EXPERIMENT.model_copy(update={"audits": audits, "sweeps": {"a": ("a",)}})
