@@ -3,6 +3,7 @@
 import json
 
 from dpcanary.core.files import write_text
+from dpcanary.core.printing import print_unless_closed
 from dpcanary.experiment.experiment_config import table_of_audits
 
 
@@ -40,7 +41,7 @@ rule list_audits:
     message:
         "Listing the audits"
     run:
-        print(table_of_audits(EXPERIMENT))
+        print_unless_closed(table_of_audits(EXPERIMENT))
 
 
 rule estimate_cost:

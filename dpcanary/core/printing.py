@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -19,6 +21,14 @@ def print_answer(values: Mapping[str, Any], text: str, *, as_json: bool) -> None
         print_json(values)
     else:
         print(text)
+
+
+def print_unless_closed(text: str) -> None:
+    """Prints to a reader that may have ended, such as `head`; then nobody needs the rest."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # and nothing is flushed into the pipe at the end of the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -31,10 +31,12 @@ def hold_lock(results: Path) -> None:
 def locked(results: Path) -> Iterator[tuple[Path, int]]:
     """A results folder, made if it is missing, and the descriptor of its lock, held while inside.
 
+    A folder that was made for this, and into which nothing was written, is removed afterwards.
+
     Raises:
         InputError: if another run holds it.
     """
-    path = results / ".lock"
+    path, is_new = results / ".lock", not results.exists()
     try:
         results.mkdir(parents=True, exist_ok=True)
         # A link is not followed: what it points to must not be written to.
@@ -45,6 +47,8 @@ def locked(results: Path) -> Iterator[tuple[Path, int]]:
     with os.fdopen(descriptor, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(descriptor)):
+                raise BlockingIOError  # who made it has just removed it
         except BlockingIOError:
             raise InputError(
                 f"another run{_holder(file)} works on {results}; wait for it, or stop it"
@@ -52,7 +56,12 @@ def locked(results: Path) -> Iterator[tuple[Path, int]]:
         except OSError as error:
             raise InputError(f"{results} cannot be locked: {error.strerror}") from None
         write_holder(descriptor, os.getpid())
-        yield results, descriptor
+        try:
+            yield results, descriptor
+        finally:
+            if is_new and [*results.iterdir()] == [path]:
+                path.unlink()
+                results.rmdir()
 
 
 def write_holder(lock: int, *processes: int) -> None:

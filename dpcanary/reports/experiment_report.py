@@ -54,6 +54,12 @@ _COLUMNS = (
     "audit", "canary", "adjacency", "models", "shown", "add/remove", "substitute", "rule", "proof",
     "if",
 )  # fmt: skip
+# What the methods say of models, by the keys of audits; and so many values of a number are listed.
+_OF_MODELS = {
+    "model": "model", "loss": "loss", "optimiser": "optimizer",
+    "first parameters": "initialisation", "score": "score",
+}  # fmt: skip
+_MOST_VALUES = 4
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
@@ -402,8 +408,7 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
             f" probabilities, and an attacker ranked the values of each; {what},"
             f" {number_range(table['runs'][secrets])} for {each}."
         )
-    passes = [audit.batches_per_pass for audit in audits]
-    methods.add(*_settings_in_words(rows, pd.Series(passes, rows.index, dtype=float)))
+    methods.add(*_settings_in_words(rows, audits))
     for canary in dict.fromkeys(table["canary"]):
         entry = adversary(canary)
         cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
@@ -458,8 +463,12 @@ def _assumed(table: pd.DataFrame) -> str:
     return "; ".join(dict.fromkeys(parts))
 
 
-def _settings_in_words(rows: pd.DataFrame, passes: "pd.Series[float]") -> Iterator[str]:
-    """Data and settings; shuffled `passes` of so many batches have no sample rate."""
+def _settings_in_words(rows: pd.DataFrame, audits: Sequence[Audit]) -> Iterator[str]:
+    """Data and settings of audits, which the rows are about, in one order.
+
+    Shuffled passes of so many batches have no sample rate.
+    """
+    passes = pd.Series([audit.batches_per_pass for audit in audits], rows.index, dtype=float)
     data = [str(name) for name in rows["data"].unique() if name != "process"]
     if data:
         yield f"Data: {', '.join(data)}."
@@ -472,12 +481,31 @@ def _settings_in_words(rows: pd.DataFrame, passes: "pd.Series[float]") -> Iterat
         "clipping norm": rows["max_grad_norm"].dropna(),
     }
     values = [
-        f"{name} {' and '.join(_number(value) for value in sorted(column.unique()))}"
-        for name, column in columns.items()
-        if 0 < column.nunique() <= 4
+        f"{name} {_values_in_words(column)}" for name, column in columns.items() if column.nunique()
     ]
     if values:
         yield f"Settings: {'; '.join(values)}."
+    trained = [audit for audit in audits if audit.is_trained]
+    of_models = [
+        f"{name} {_listed([*dict.fromkeys(str(getattr(audit, key)) for audit in trained)])}"
+        for name, key in _OF_MODELS.items()
+    ]
+    if trained:
+        rates = pd.Series([audit.learning_rate for audit in trained])
+        yield f"Training: {'; '.join(of_models)}; learning rate {_values_in_words(rates)}."
+
+
+def _values_in_words(column: "pd.Series[float]") -> str:
+    """All values of a setting; of many, how many there are and their range."""
+    values = [_number(value) for value in sorted(column.unique())]
+    if len(values) > _MOST_VALUES:
+        return f"{values[0]} to {values[-1]} ({len(values)} values)"
+    return _listed(values)
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _number(value: float) -> str:

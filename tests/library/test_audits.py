@@ -1,5 +1,6 @@
 """Audits of own data: what is read, the config that is written, and results in a notebook."""
 
+import fcntl
 import os
 import re
 import signal
@@ -191,6 +192,41 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
     with pytest.raises(InputError, match=message), locked(lock.parent):
         pass
     assert precious.read_text() == "a year of work"
+
+
+def test_a_run_that_writes_nothing_leaves_no_folder(tmp_path):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "refused"):
+        1 / 0  # noqa: B018
+    assert not [*tmp_path.iterdir()]
+    with locked(tmp_path / "begun") as (folder, _):
+        (folder / "audit.yaml").write_text("experiment: begun")
+    assert (tmp_path / "begun/audit.yaml").exists()
+    (tmp_path / "mine").mkdir()  # a folder that was there stays
+    with locked(tmp_path / "mine"):
+        pass
+    assert (tmp_path / "mine").exists()
+
+
+def test_a_lock_that_another_run_removes_is_not_taken(tmp_path, monkeypatch):
+    """As if the other run ended between the opening of the lock and the lock."""
+    results = tmp_path / "mine"
+
+    def removes(*_):
+        (results / ".lock").unlink()
+        results.rmdir()
+
+    monkeypatch.setattr(fcntl, "flock", removes)
+    with pytest.raises(InputError, match="another run"), locked(results):
+        pass
+
+
+def test_a_reader_that_has_ended_is_no_error():
+    code = "from dpcanary.core.printing import print_unless_closed as p; p('x' * 9); p('y' * 99999)"
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_options_that_only_look_print_no_results():

@@ -31,7 +31,11 @@ from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.overview_figure import draw_overview
-from dpcanary.reports.experiment_report import _of_real_record, report_of_experiment
+from dpcanary.reports.experiment_report import (
+    _of_real_record,
+    _settings_in_words,
+    report_of_experiment,
+)
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -361,6 +365,25 @@ def test_shuffled_passes_have_no_sample_rate(tmp_path):
     report = _report_after(tmp_path / "x", 12, growing="", **options)
     assert "Settings: batches of a shuffled pass 2; noise multiplier 2;" in " ".join(report.methods)
     assert "shuffled passes of 2 batches" in report.headline.training
+
+
+def test_methods_say_how_models_were_trained_and_the_range_of_many_values():
+    varied = {"noise_multiplier": [1.0, 3.0], "learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]}
+    swept = varied | {
+        "canary": "gradient", "dataset": "d", "sample_rate": 1.0, "num_steps": 2, "num_runs": 8,
+        "loss": "binary_cross_entropy",
+    }  # fmt: skip
+    process = PROCESS | {"num_runs": 8, "sample_rate": 0.5}
+    datasets = {"d": {"source": "digits", "num_records": 40}}
+    config = {"experiment": "e", "delta": 1e-5, "datasets": datasets}
+    audits = parse_experiment(config | {"audits": {"a": swept, "b": process}}).audits
+    rows = pd.DataFrame([vars(audit) | {"data": "digits"} for audit in audits.values()], [*audits])
+    _, settings, training = _settings_in_words(rows, [*audits.values()])
+    assert settings.startswith("Settings: sample rate 0.5 and 1; noise multiplier 1, 2 and 3;")
+    assert training == (
+        "Training: model linear; loss binary_cross_entropy; optimiser sgd; first parameters zeros;"
+        " score change; learning rate 0.1 to 0.5 (5 values)."
+    )
 
 
 def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
