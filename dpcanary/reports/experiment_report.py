@@ -485,12 +485,11 @@ def _settings_in_words(rows: pd.DataFrame, audits: Sequence[Audit]) -> Iterator[
     ]
     if values:
         yield f"Settings: {'; '.join(values)}."
-    trained = [audit for audit in audits if audit.is_trained]
-    of_models = [
-        f"{name} {_listed([*dict.fromkeys(str(getattr(audit, key)) for audit in trained)])}"
-        for name, key in _OF_MODELS.items()
-    ]
-    if trained:
+    if trained := [audit for audit in audits if audit.is_trained]:
+        of_models = [
+            f"{name} {_listed([*dict.fromkeys(str(getattr(audit, key)) for audit in trained)])}"
+            for name, key in _OF_MODELS.items()
+        ]
         rates = pd.Series([audit.learning_rate for audit in trained])
         yield f"Training: {'; '.join(of_models)}; learning rate {_values_in_words(rates)}."
 

@@ -382,7 +382,7 @@ def test_methods_say_how_models_were_trained_and_the_range_of_many_values():
     assert settings.startswith("Settings: sample rate 0.5 and 1; noise multiplier 1, 2 and 3;")
     assert training == (
         "Training: model linear; loss binary_cross_entropy; optimiser sgd; first parameters zeros;"
-        " score change; learning rate 0.1 to 0.5 (5 values)."
+        " score coordinate; learning rate 0.1 to 0.5 (5 values)."
     )
 
 
