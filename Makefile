@@ -97,7 +97,7 @@ test: $(TOOLS)
 	$(PYTEST) --most-seconds 10 -m "not long and not exhaustive"
 
 test-long: $(TOOLS)
-	$(PYTEST) --durations 40 -m "not exhaustive"
+	$(PYTEST) --durations 40 --hypothesis-profile ci -m "not exhaustive"
 
 test-all: $(TOOLS)
 	$(PYTEST)

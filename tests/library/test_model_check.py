@@ -28,9 +28,11 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
+from dpcanary.checking.model import gradient_findings
 from dpcanary.checking.model import model_check as check
 from dpcanary.checking.model.model_check import assert_model, check_model
 from dpcanary.checking.model.opacus_modes import CLIPPINGS, relative_error
+from dpcanary.checking.model.record_findings import first_names
 from dpcanary.checking.model.record_gradients import Batch, own_loss
 from dpcanary.cli import app
 from dpcanary.errors import InputError
@@ -362,7 +364,8 @@ def test_a_check_that_compares_nothing_does_not_pass(build, records, note):
 
 
 def test_a_check_that_compares_a_part_names_it(monkeypatch):
-    monkeypatch.setattr(check, "MODES", ("hooks", "unknown"))
+    for module in (check, gradient_findings):
+        monkeypatch.setattr(module, "MODES", ("hooks", "unknown"))
     found = check_model(LINEAR(), data(6))
     assert found.passes
     assert "wrong in hooks. Not compared" in said(found)
@@ -522,13 +525,13 @@ def test_clipping_is_looked_at_however_small_or_large_gradients_are(clipping, sc
     norms = torch.tensor([[0.3, 0.4], [0.0, 0.1], [0.6, 0.8]])
     gradients = {name: scale * torch.cat([norms, torch.zeros(3, 2)]) for name in ("a", "b")}
     limit = 1e-6
-    assert check._clipping(clipping, [(LINEAR(), gradients)], limit).holds
+    assert gradient_findings._clipping(clipping, [(LINEAR(), gradients)], limit).holds
     monkeypatch.setattr(
         get_optimizer_class(clipping, distributed=False), "clip_and_accumulate", sum_of_unclipped
     )
-    assert not check._clipping(clipping, [(LINEAR(), gradients)], limit).holds
+    assert not gradient_findings._clipping(clipping, [(LINEAR(), gradients)], limit).holds
     nothing = {"a": torch.zeros(3, 2)}
-    assert check._clipping(clipping, [(LINEAR(), nothing)], limit).holds
+    assert gradient_findings._clipping(clipping, [(LINEAR(), nothing)], limit).holds
 
 
 def sum_of_unclipped(optimizer) -> None:
@@ -631,10 +634,10 @@ def test_the_command_takes_the_loss_and_standardises_as_an_audit(loss, tmp_path,
 def test_gradients_that_are_nan_are_above_a_limit_and_names_left_out_are_counted(monkeypatch):
     """A comparison with NaN is false."""
     compared = SimpleNamespace(norm_error=0.0, errors={"weight": np.nan}, refused="")
-    monkeypatch.setattr(check, "compared", lambda *_: compared)
+    monkeypatch.setattr(gradient_findings, "compared", lambda *_: compared)
     assert HOOKS in failing(check_model(LINEAR(), data(6)))
-    assert check._named("abcd") == "a, b, c, d"
-    assert check._named("abcdef") == "a, b, c, d, 2 more"
+    assert first_names("abcd") == "a, b, c, d"
+    assert first_names("abcdef") == "a, b, c, d, 2 more"
 
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": 3}
