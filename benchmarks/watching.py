@@ -22,7 +22,8 @@ from dpcanary import Adjacency, Mechanism, account_by_adjacency, estimate_epsilo
 from dpcanary.core.printing import rounded_up
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.opacus import watch
-from dpcanary.watching.recorder import Recorder, StepSettings
+from dpcanary.watching.recorder import Recorder
+from dpcanary.watching.step_settings import StepSettings
 
 DELTA = 1e-5
 

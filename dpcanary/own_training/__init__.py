@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dpcanary.watching.opacus import WatchedOptimizer as WatchedOptimizer
     from dpcanary.watching.opacus import watch as watch
     from dpcanary.watching.recorder import Recorder as Recorder
-    from dpcanary.watching.recorder import StepSettings as StepSettings
     from dpcanary.watching.recorder import read_watched as read_watched
+    from dpcanary.watching.step_settings import StepSettings as StepSettings
     from dpcanary.watching.watched_training import WatchedTraining as WatchedTraining
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -22,7 +22,8 @@ from dpcanary.core.argument_checks import checked_count
 from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
 from dpcanary.watching.purposes import Purpose
-from dpcanary.watching.recorder import Recorder, StepSettings
+from dpcanary.watching.recorder import Recorder
+from dpcanary.watching.step_settings import StepSettings
 
 Floats = NDArray[np.float64]
 

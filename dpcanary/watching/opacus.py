@@ -21,6 +21,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.watching.alarms import Alarm
 from dpcanary.watching.directions import NoiseSeen
+from dpcanary.watching.journals import read_state
 from dpcanary.watching.optimizers_of_opacus import (
     DataOfAccountant,
     accountant_of,
@@ -32,7 +33,8 @@ from dpcanary.watching.optimizers_of_opacus import (
 )
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
-from dpcanary.watching.recorder import Recorder, StepSettings, read_state
+from dpcanary.watching.recorder import Recorder
+from dpcanary.watching.step_settings import StepSettings
 from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus, parts_of, rows_of
 from dpcanary.watching.watched_training import WatchedTraining
 

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isnan, nan, sqrt
+from math import nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from dpcanary.accounting.mechanism import Phase
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
-from dpcanary.core.files import read_arrays, write_arrays
+from dpcanary.core.files import write_arrays
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.scoring.world_scores import WorldScores
@@ -29,18 +29,16 @@ from dpcanary.watching.alarms import Alarm, alarm_of
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.e_processes import Evidence, StepsSeen
+from dpcanary.watching.journals import FORMAT, read_state
 from dpcanary.watching.measured import Measured
+from dpcanary.watching.step_settings import LARGE_SHARE, StepSettings, default_num_canaries
 from dpcanary.watching.watched_training import FEWEST_CANARIES, INDEPENDENT_NOISE, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
 
-FORMAT = "dpcanary-watched-3"
 # Steps that are evaluated together, unless a second has passed before.
 _STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
-# Canaries by default, and what they may then add to the variance of the noise.
-_FEWEST_CANARIES, _MOST_CANARIES = 20, 5_000
-_DEFAULT_SHARE, _LARGE_SHARE = 0.005, 0.05
 _SECONDS_BETWEEN_WRITES = 60.0
 _MOST_SEED = 2**63
 # Projections of the same parameters differ by this share at most.
@@ -57,46 +55,6 @@ _NOISE_NOT_FINITE = (
 
 
 @dataclass(frozen=True)
-class StepSettings:
-    """What the training says of a step.
-
-    Attributes:
-        noise_multiplier: the accounted standard deviation of the noise, in units of C.
-        max_grad_norm: C, the norm of a canary, in the units of the sum.
-        sample_rate: q.
-        batch_size: the number of records in the batch; NaN if not known.
-        gradient_noise: the standard deviation of the noise on gradients, in units of C, where this
-            is not the accounted one: adaptive clipping spends a part on counts.
-    """
-
-    noise_multiplier: float
-    max_grad_norm: float
-    sample_rate: float
-    batch_size: float = nan
-    gradient_noise: float = nan
-
-    @property
-    def noise_on_gradients(self) -> float:
-        """In units of C."""
-        return self.noise_multiplier if isnan(self.gradient_noise) else self.gradient_noise
-
-    def check(self) -> None:
-        """Refuses numbers with which no step can be judged.
-
-        Raises:
-            InputError: if the noise, C or q is not finite or not positive, q is above 1, or the
-                batch size is negative or infinite.
-        """
-        checked_real("noise_multiplier", self.noise_multiplier)
-        checked_real("max_grad_norm", self.max_grad_norm)
-        checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
-        if not isnan(self.batch_size):
-            checked_real("batch_size", self.batch_size, zero_included=True)
-        if not isnan(self.gradient_noise):
-            checked_real("gradient_noise", self.gradient_noise)
-
-
-@dataclass(frozen=True)
 class _Step:
     """What waits for its evaluation, in little memory, which the training needs more."""
 
@@ -107,35 +65,6 @@ class _Step:
     sums: Floats
     first: Floats
     along_sum: float
-
-
-def default_num_canaries(share: float, *, num_parameters: int, training: str) -> int:
-    """The largest number up to 5,000 that adds at most half a percent to the noise's variance.
-
-    At least 20, which show something, if these add at most five percent.
-
-    Args:
-        share: what one canary adds.
-        num_parameters: d.
-        training: the settings that it follows from, for the message.
-
-    Raises:
-        InputError: if they add more, so that nothing can be shown without changing the training.
-    """
-    by_default = min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share))
-    if by_default >= _FEWEST_CANARIES:
-        return by_default
-    if num_parameters >= _FEWEST_CANARIES and _FEWEST_CANARIES * share <= _LARGE_SHARE:
-        return _FEWEST_CANARIES
-    why = f"{_FEWEST_CANARIES} canaries would add {_FEWEST_CANARIES * share:.2g} of the noise's"
-    why += f" variance, and by default at most {_LARGE_SHARE:g} is added"
-    if num_parameters < _FEWEST_CANARIES:
-        why = f"there is no room for {_FEWEST_CANARIES} canaries"
-    raise InputError(
-        f"nothing can be shown of this training without changing it: {why} ({num_parameters:,}"
-        f" trained parameters, {training})."
-        f" Give num_canaries to add some all the same; fewer than {FEWEST_CANARIES} show nothing"
-    )
 
 
 class Recorder:
@@ -296,7 +225,7 @@ class Recorder:
         share = self.num_canaries * self._share_of_canary(
             noise_multiplier=noise_multiplier, sample_rate=sample_rate
         )
-        if share > _LARGE_SHARE >= self.share:
+        if share > LARGE_SHARE >= self.share:
             warnings.warn(
                 f"{self.num_canaries:,} canaries add {share:.0%} to the variance of the noise in"
                 f" step {self.num_steps + 1}, and so change the training: give fewer",
@@ -749,20 +678,6 @@ def read_watched(
     )
     recorder.load_state_dict(state)
     return recorder.result(delta=delta, significance=significance, conversion=conversion)
-
-
-def read_state(path: Path | str) -> dict[str, Any] | None:
-    """The state in a journal, as `Recorder.state_dict` gives it; None if there is no such file.
-
-    Raises:
-        InputError: if the file is no journal.
-    """
-    if not Path(path).exists():
-        return None
-    header, arrays = read_arrays(Path(path))
-    if header.get("format") != FORMAT:
-        raise InputError(f"{path} is no journal of a watched training")
-    return {"header": header, "arrays": arrays}
 
 
 def _component(product: float, square: float) -> float:
