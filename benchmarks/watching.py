@@ -23,7 +23,7 @@ from dpcanary.core.printing import rounded_up
 from dpcanary.watching.canary_secrets import Secrets, log_likelihood_ratio
 from dpcanary.watching.opacus import watch
 from dpcanary.watching.recorder import Recorder
-from dpcanary.watching.step_settings import StepSettings
+from dpcanary.watching.watched_step import StepSettings
 
 DELTA = 1e-5
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.commands.training_options import Json
-from dpcanary.core.printing import print_json
+from dpcanary.core.printing import print_json, wrapped
 from dpcanary.errors import InputError
 from dpcanary.training.training_settings import Loss
 
@@ -64,7 +64,7 @@ def check(
         Loss,
         typer.Option(
             help="For --model: used unless the function gives one. With squared_error, labels are"
-            " numbers."
+            " numbers, also of a table alone."
         ),
     ] = Loss.CROSS_ENTROPY,
     neighbours: Annotated[
@@ -168,7 +168,7 @@ def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> 
     if as_json:
         print_json({"passes": not look.blocks, "columns": look.rows(whole=True)})
     else:
-        print("\n".join([*look.lines(whole=True), "", look.verdict]))
+        print("\n".join([*look.lines(whole=True), "", wrapped(look.verdict)]))
     if look.blocks:
         raise typer.Exit(FAILED)
 

@@ -40,6 +40,10 @@ _RULES = [
 ]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
 _OF_RANKS = "Ranks of secrets"
+_HELP_OF_ALL = (
+    "All rules that need no order of the scores (not `anytime` and `split`), and all conversions"
+    " for which the options are given."
+)
 
 ScoreColumn = Annotated[str, typer.Option(help="The column of scores.")]
 WorldColumn = Annotated[str, typer.Option(help="The column of worlds.")]
@@ -83,9 +87,7 @@ def estimate(
             " needs --sample-rate and --num-steps."
         ),
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="All rules but `anytime`, and all conversions.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help=_HELP_OF_ALL)] = False,
     score_column: ScoreColumn = "score",
     world_column: WorldColumn = "world",
     world0: World0 = None,
@@ -231,7 +233,9 @@ def estimate(
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
     conversions = [*_CONVERSIONS, *of_mechanism] if every else conversion or [Conversion.GDP]
-    bounds = _bounds(scores_of_worlds, rules, conversions, delta, significance, mechanism)
+    bounds = _bounds(
+        scores_of_worlds, rules, conversions, delta, significance, mechanism, every=every
+    )
     # These assume independent scores.
     is_independent = not threshold_rule_named(bounds[0].threshold_rule).any_dependence
     ceiling = _ceiling(scores_of_worlds, bounds[0]) if is_independent else None
@@ -286,8 +290,9 @@ def estimate(
 
 
 _IF_ONE_TRAINING = (
-    "If these are scores of records of one training, give --one-run: this bound holds if they do"
-    " not influence each other, and the rules of --one-run allow any dependence between them."
+    "If these are scores of records of one training, and a fair coin put each of them in or out,"
+    " give --one-run, whose rules allow any dependence between them. Without coins, members and"
+    " others differ in more than the training, and no bound holds."
 )
 
 
@@ -324,13 +329,19 @@ def _bounds(
     delta: float,
     significance: float,
     mechanism: Mechanism | None,
+    *,
+    every: bool,
 ) -> "list[EpsilonEstimate]":
     from dpcanary.estimation.lower_bound import estimate_epsilon
 
+    of_mechanism = Conversion.SUBSAMPLED_GAUSSIAN
     pairs = [
-        (rule, threshold_rule_named(rule).conversion(conversion))
+        (rule, own_conversion)
         for rule in rules
         for conversion in conversions
+        if (own_conversion := threshold_rule_named(rule).conversion(conversion)) != of_mechanism
+        or not every
+        or _has_curves(rule, mechanism, delta)
     ]
     bounds = [
         estimate_epsilon(
@@ -352,6 +363,16 @@ def _bounds(
         else replace(bound, proof=bound.proof.of_pooled_slots())
         for bound in bounds
     ]
+
+
+def _has_curves(rule: str, mechanism: Mechanism | None, delta: float) -> bool:
+    """Whether the exact curves of a training are for a rule; for guesses worlds must be alike."""
+    from dpcanary.estimation.conversion_families import family_of
+
+    if not threshold_rule_named(rule).guesses:
+        return True
+    exact = Conversion.SUBSAMPLED_GAUSSIAN
+    return family_of(exact, delta=delta, mechanism=mechanism).is_symmetric
 
 
 def _ceiling(scores: "WorldScores", bound: "EpsilonEstimate") -> float:

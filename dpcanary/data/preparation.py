@@ -25,6 +25,7 @@ from dpcanary.core.setting_fields import ClosedModel, Sha256
 from dpcanary.data.record_source import Prepared, Source
 from dpcanary.data.records import Records
 from dpcanary.data.table_columns import (
+    FOR_REGRESSION,
     Column,
     Distinct,
     Judgement,
@@ -205,7 +206,12 @@ class Look:
 
     @property
     def _refused(self) -> str:
-        ways = "mend the file" if self.is_open else "mend the file, or add --prepare"
+        to_users = [remark for part in self._remarks.values() for remark in part if remark.is_open]
+        if to_users and all(remark.remedy == FOR_REGRESSION for remark in to_users):
+            return f"{self.path} has labels that are no classes: {FOR_REGRESSION}."
+        ways = "mend the file"
+        if not to_users:
+            ways += ", or let `dpcanary audit --prepare` prepare it"
         return f"{self.path} cannot be used as it is; {ways}."
 
 

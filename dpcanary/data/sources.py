@@ -26,6 +26,7 @@ from dpcanary.data.record_source import (
     is_own,
     own_files,
 )
+from dpcanary.data.table_columns import FOR_REGRESSION, MANY_CLASSES
 from dpcanary.errors import InputError, suggestion
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {
@@ -134,8 +135,11 @@ def check_labels(kept: Source) -> None:
         )
     if len(labels) < kept.num_classes:
         missing = np.setdiff1d(np.arange(len(labels) + 1), labels)
+        ways = "number the classes from 0 without gaps, or let `dpcanary audit --prepare` do it in"
+        ways += " a table"
+        if len(labels) > MANY_CLASSES:
+            ways += f"; if labels are counts or amounts, {FOR_REGRESSION}"
         raise InputError(
             f"{kept.name}: no record has label {missing[0]}, though labels go up to"
-            f" {kept.num_classes - 1}; number the classes from 0 without gaps,"
-            " or in a table add --prepare"
+            f" {kept.num_classes - 1}; {ways}"
         )

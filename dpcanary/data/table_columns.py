@@ -37,10 +37,10 @@ _WHOLE = r"^(-?(?:0|[1-9]\d*))\.0*$"
 # So few records may all be of different classes.
 _FEW_RECORDS = 4
 # More whole numbers as labels may be counts; more fractions are measured.
-_MANY_CLASSES, _MANY_VALUES = 10, 20
+MANY_CLASSES, _MANY_VALUES = 10, 20
 _THOUSANDS = r"\s*[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?\s*"
 _NOT_FILLED = "kept; remove these rows if missing"
-_REGRESSION = "for regression: --loss squared_error"
+FOR_REGRESSION = "for regression: --loss squared_error"
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant"]
 
@@ -289,16 +289,16 @@ def judged_label(
     if len(classes) < 2:
         remarks.append(Remark("the same in all rows", "name another column", is_open=True))
     elif are_numbers and not are_whole and len(classes) > _MANY_VALUES:
-        remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
+        remarks.append(Remark(f"{len(classes):,} numbers", FOR_REGRESSION, is_open=True))
     elif len(classes) == len(cells) > _FEW_RECORDS:
-        remedy = f"name another column; or, {_REGRESSION}" if are_numbers else "name another column"
+        remedy = "name another column" + f"; or, {FOR_REGRESSION}" * bool(are_numbers)
         remarks.append(Remark("differs in all rows", remedy, is_open=True))
     elif are_numbers and len(classes) > max(_MANY_VALUES, len(cells) / 2):
-        remarks.append(Remark(f"{len(classes):,} numbers", _REGRESSION, is_open=True))
+        remarks.append(Remark(f"{len(classes):,} numbers", FOR_REGRESSION, is_open=True))
     elif are_numbers:
         if classes != tuple(map(str, range(len(classes)))):
             remedy = f"numbered from 0 to {len(classes) - 1}"
-            remedy += "" if are_whole else f"; or, {_REGRESSION}"
+            remedy += "" if are_whole else f"; or, {FOR_REGRESSION}"
             remarks.append(Remark("not 0, 1, 2, ...", remedy))
         remarks += remarks_on_label(numbers.to_numpy(), has_classes=True)
     return classes, remarks
@@ -312,7 +312,7 @@ def remarks_on_label(labels: NDArray[Any], *, has_classes: bool) -> list[Remark]
             for marker in markers_among(labels)
         ]
     distinct = np.unique(labels)
-    if len(distinct) <= _MANY_CLASSES or np.any(distinct != np.floor(distinct)):
+    if len(distinct) <= MANY_CLASSES or np.any(distinct != np.floor(distinct)):
         return []
-    remedy = f"classes; if they are counts, {_REGRESSION}"
+    remedy = f"classes; if they are counts or amounts, {FOR_REGRESSION}"
     return [Remark(f"{len(distinct):,} whole numbers", remedy, blocks=False)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpcanary.watching.opacus import watch as watch
     from dpcanary.watching.recorder import Recorder as Recorder
     from dpcanary.watching.recorder import read_watched as read_watched
-    from dpcanary.watching.step_settings import StepSettings as StepSettings
+    from dpcanary.watching.watched_step import StepSettings as StepSettings
     from dpcanary.watching.watched_training import WatchedTraining as WatchedTraining
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -23,7 +23,7 @@ from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
 from dpcanary.watching.purposes import Purpose
 from dpcanary.watching.recorder import Recorder
-from dpcanary.watching.step_settings import StepSettings
+from dpcanary.watching.watched_step import StepSettings
 
 Floats = NDArray[np.float64]
 

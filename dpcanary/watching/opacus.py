@@ -34,8 +34,8 @@ from dpcanary.watching.optimizers_of_opacus import (
 from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder
-from dpcanary.watching.step_settings import StepSettings
 from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus, parts_of, rows_of
+from dpcanary.watching.watched_step import StepSettings
 from dpcanary.watching.watched_training import WatchedTraining
 
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ import numpy as np
 from dpcanary.core.optional_packages import lacking
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.recorder import Recorder
-from dpcanary.watching.step_settings import StepSettings
+from dpcanary.watching.watched_step import StepSettings
 
 try:
     import jax

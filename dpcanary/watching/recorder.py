@@ -31,7 +31,7 @@ from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.journals import FORMAT, read_state
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.step_settings import LARGE_SHARE, StepSettings, default_num_canaries
+from dpcanary.watching.watched_step import LARGE_SHARE, StepSettings, default_num_canaries
 from dpcanary.watching.watched_training import FEWEST_CANARIES, INDEPENDENT_NOISE, WatchedTraining
 
 Floats = NDArray[np.float64]

@@ -271,6 +271,16 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     assert "You may state one of the valid bounds on epsilon of the mechanism" in text
     assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
     assert "if the attack is perfect" in text
+    # With the curves of a training whose worlds differ, rules of guesses have the others alone.
+    exact = [*asked, "--sample-rate", "0.5", "--num-steps", "20", "--adjacency"]
+    for adjacency, of_guesses in ("substitute", True), ("add_remove", False), ("zero_out", False):
+        bounds = as_json(*exact, adjacency)["bounds"]
+        assert {bound["threshold_rule"] for bound in bounds} == rules
+        with_curves = {
+            b["threshold_rule"] for b in bounds if b["conversion"] == "subsampled_gaussian"
+        }
+        assert {"combined", "in_sample"} <= with_curves
+        assert ("mahloujifar" in with_curves) is of_guesses
     asked = ["estimate", path, "--delta", "1e-5", "--one-run"]
     content = as_json(*asked)
     [bound] = content["bounds"]
@@ -395,7 +405,7 @@ def test_scores_of_other_tools(tool, tmp_path):
     start = f"You may state: epsilon of the mechanism is at least {number:.2f} {under} at delta"
     assert text.startswith(start)
     assert ("--adjacency names it" in text) is not is_of_members
-    assert ("scores of records of one training, give --one-run" in text) is is_of_members
+    assert ("a fair coin put each of them in or out, give --one-run" in text) is is_of_members
     assert "give --one-run" not in printed(*asked[:-2], "--one-run")
     named = printed(*asked, "--adjacency", "zero_out")
     assert f"least {number:.2f} under zero-out adjacency" in " ".join(named.split())

@@ -102,7 +102,7 @@ def twin(known: np.ndarray) -> np.ndarray:
 
 
 def test_all_that_is_in_the_way_is_said_at_once(path):
-    message = "cannot be used as it is; mend the file, or add --pre"
+    message = "cannot be used as it is; mend the file, or let `dpcanary audit --prepare` prep"
     with pytest.raises(InputError, match=message) as refused:
         read_source("mine.csv", label_column="diagnosis")
     lines = str(refused.value).splitlines()[2:]
@@ -333,7 +333,9 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
         " 'age': -999 in 6 rows: kept; remove these rows if missing"
     ]
     assert "column 'age': -999 in 6 rows, used as it is (--prepare: missing)" in of_age
-    assert "column 'visits': 14 whole numbers: classes; if they are counts, for regr" in of_visits
+    assert (
+        "column 'visits': 14 whole numbers: classes; if they are counts or amounts, " in of_visits
+    )
 
 
 def test_grouped_thousands_and_measured_labels_are_left_to_the_user(tmp_path, monkeypatch, refuses):
@@ -578,8 +580,13 @@ def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path, refuses)
     usable.to_csv("usable.csv", index=False)
     assert run.invoke(app, ["check", "--features", "usable.csv"]).exit_code == 0
     usable.assign(label=np.arange(ROWS) / 7).to_csv("prices.csv", index=False)
-    for loss, status in ([], 3), (["--loss", "squared_error"], 0):
-        assert run.invoke(app, ["check", "--features", "prices.csv", *loss]).exit_code == status
+    verdicts = (
+        (3, "labels that are no classes: for regression: --loss"),
+        (0, "can be used as it is"),
+    )
+    for loss, (status, verdict) in zip(([], ["--loss", "squared_error"]), verdicts, strict=True):
+        result = run.invoke(app, ["check", "--features", "prices.csv", *loss])
+        assert (result.exit_code, verdict in " ".join(result.output.split())) == (status, True)
     audit = ["audit", "--delta", "1e-5", "--num-steps", "2", "--prepare", "--features"]
     for wrong, message in [
         ("mine.csv --label-column income", "mend what --prepare leaves to you"),

@@ -16,7 +16,7 @@ from dpcanary.watching.correlated import CorrelatedRecorder  # noqa: E402
 from dpcanary.watching.directions import Directions  # noqa: E402
 from dpcanary.watching.optax import _Passes, shapes_of, watched  # noqa: E402
 from dpcanary.watching.recorder import Recorder  # noqa: E402
-from dpcanary.watching.step_settings import StepSettings  # noqa: E402
+from dpcanary.watching.watched_step import StepSettings  # noqa: E402
 from dpcanary.watching.watched_training import WatchedTraining  # noqa: E402
 
 SIGMA, NORM, RATE, STEPS = 1.5, 0.7, 0.2, 60
