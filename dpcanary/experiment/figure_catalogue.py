@@ -125,8 +125,9 @@ _CAPTION_OF_BOUNDS = (
     "is accounted.",
     "The threshold rule is a valid one, unless the legend says otherwise. Each valid bound (not a "
     "mean of several) is at most the true epsilon with the confidence stated below the panels, if "
-    "its assumptions hold. The rule common in papers picks the best threshold on the same scores; "
-    "its bounds are not valid at that confidence. Where they are known, the table has them, too.",
+    "its assumptions hold. The rule common in papers (in_sample) picks the best threshold on the "
+    "same scores; its bounds are not valid at that confidence. The figure's table, a .tsv file, "
+    "has the bounds of one rule that is not valid, too, if there is one.",
     "Bars are the error of a mean, and may cross an upper bound where no bound exceeds it.",
     "Points for fewer runs use the first runs of the same repeats, so the points of such a line are"
     " not independent. The note says whether each of them holds alone or all of a line hold"

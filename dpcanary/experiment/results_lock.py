@@ -37,6 +37,7 @@ def locked(results: Path) -> Iterator[tuple[Path, int]]:
         InputError: if another run holds it.
     """
     path, is_new = results / ".lock", not results.exists()
+    is_first = not results.parent.exists()
     try:
         results.mkdir(parents=True, exist_ok=True)
         # A link is not followed: what it points to must not be written to.
@@ -62,6 +63,8 @@ def locked(results: Path) -> Iterator[tuple[Path, int]]:
             if is_new and [*results.iterdir()] == [path]:
                 path.unlink()
                 results.rmdir()
+                if is_first and not any(results.parent.iterdir()):
+                    results.parent.rmdir()
 
 
 def write_holder(lock: int, *processes: int) -> None:

@@ -4,11 +4,13 @@ What a reader need not know to read a figure goes into its caption; see `layout.
 """
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
 from dpcanary.core.printing import confidence_in_words
+from dpcanary.errors import InputError
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.estimation.rule_catalogue import ThresholdRule, threshold_rule_named
 from dpcanary.experiment.summary import NOT_VALID, SHOWN
@@ -83,7 +85,11 @@ def rule_in_words(name: str) -> str:
     """A threshold rule, for a reader who does not know its name in configs."""
     if name == ThresholdRule.IN_SAMPLE:
         return "best threshold on the same scores (the rule of most papers)"
-    return f"{name.replace('_', ' ')} rule"
+    label = None
+    if name not in {*ThresholdRule}:  # it is of a package, which may not be installed here
+        with suppress(InputError):
+            label = threshold_rule_named(name).label
+    return label or f"{name.replace('_', ' ')} rule"
 
 
 def conversion_in_words(rows: pd.DataFrame) -> str:

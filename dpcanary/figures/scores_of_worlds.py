@@ -128,10 +128,12 @@ def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity
 def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name: str) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
-    The curve of a valid bound is drawn: the largest of its family that the scores do not refute.
-    The true curve may lie above it at some rates. `name` is that of the data.
+    The curve of a valid bound is drawn: the Gaussian one that the scores do not refute, or where
+    the bound has none, that of (epsilon, delta)-DP, which lies lower. The true curve may lie above
+    it at some rates. `name` is that of the data.
     """
-    label = f"bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
+    of_point = "(ε, δ)-DP of the " * bool(np.isnan(bound.mu_lower))
+    label = f"{of_point}bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
     entries: list[Entry] = [
         *(
             Patch(color=colour, alpha=0.7, label=f"world {world}")

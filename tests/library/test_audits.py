@@ -195,7 +195,7 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
 
 
 def test_a_run_that_writes_nothing_leaves_no_folder(tmp_path):
-    with pytest.raises(ZeroDivisionError), locked(tmp_path / "refused"):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "results/refused"):
         1 / 0  # noqa: B018
     assert not [*tmp_path.iterdir()]
     with locked(tmp_path / "begun") as (folder, _):

@@ -154,6 +154,9 @@ def test_histograms_have_the_colours_of_the_legend():
     bound = estimate_epsilon(**worlds, delta=1e-5, threshold_rule="split")
     figure = draw_scores_of_worlds(scores, bound, name="mine")
     assert any(label.startswith("bound: ε ≥") for label in legend(figure))
+    direct = estimate_epsilon(**worlds, delta=1e-5, threshold_rule="split", conversion="direct")
+    of_point = legend(draw_scores_of_worlds(scores, direct, name="mine"))
+    assert any(label.startswith("(ε, δ)-DP of the bound: ε ≥") for label in of_point)
     assert figure.get_label() == f"The bound assumes: {bound.assumption}."
     # Of a bound that does not hold, neither the number nor a curve is shown.
     without = draw_scores_of_worlds(scores, replace(bound, proof=Proof.NOT_VALID), name="mine")

@@ -2,6 +2,7 @@
 
 from itertools import product
 from statistics import mean, stdev
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from summaries import ACCOUNTED, below, legend, row, summary_of, titles, written
 
 from dpcanary.errors import InputError
 from dpcanary.experiment.summary import AXES, NOT_VALID
+from dpcanary.figures import notes
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
 
@@ -563,3 +565,10 @@ def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message)
 def test_noise_may_follow_the_number_of_steps_and_no_other_setting():
     _, table = draw_bounds_figure(STEPS, axis="num_steps")
     assert table["noise_multiplier"].nunique() == 4
+
+
+def test_rules_of_packages_have_their_labels(monkeypatch):
+    own = {"at_cent": SimpleNamespace(label="one-cent rule"), "bare": SimpleNamespace(label=None)}
+    monkeypatch.setattr(notes, "threshold_rule_named", own.__getitem__)
+    named = [notes.rule_in_words(name) for name in ("at_cent", "bare", "order_statistic")]
+    assert named == ["one-cent rule", "bare rule", "order statistic rule"]
