@@ -455,9 +455,9 @@ def accounting_sentence(methods: Iterable[str]) -> str:
 CAPTION_OF_SCORES = (
     "The dashed curve, where there is a valid bound, is that of the bound: a Gaussian one, or that"
     " of (epsilon, delta)-DP where the legend says so. With the stated confidence and under the"
-    " bound's assumption, the mechanism satisfies no curve of this kind above it; at some rates, its"
-    " own curve may still lie above. Measured error rates have no confidence bounds; the lowest rest"
-    " on single scores."
+    " bound's assumption, the mechanism satisfies no curve of this kind above it; at some rates,"
+    " its own curve may still lie above. Measured error rates have no confidence bounds; the lowest"
+    " rest on single scores."
 )
 
 
