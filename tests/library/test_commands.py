@@ -22,6 +22,8 @@ from dpcanary import estimate_epsilon
 from dpcanary.accounting.meaning import meaning_of
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.cli import app, main, with_options
+from dpcanary.commands import estimate
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_from_ranks
@@ -252,6 +254,21 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     assert "or of slots that do not influence each other" in bounds[0]["assumption"]
 
 
+def test_all_leaves_out_curves_that_rules_of_guesses_cannot_use(tmp_path):
+    """Those of a training whose worlds differ."""
+    asked = ["estimate", written(tmp_path, 4.0, 30), "--delta", "1e-5", "--all"]
+    exact = [*asked, "--sample-rate", "0.5", "--num-steps", "20", "--adjacency", "add_remove"]
+    bounds = as_json(*exact)["bounds"]
+    assert {bound["threshold_rule"] for bound in bounds} == {*RULES} - {"fixed", "anytime", "split"}
+    curves = {own["threshold_rule"] for own in bounds if own["conversion"] == "subsampled_gaussian"}
+    assert {"combined", "in_sample"} <= curves
+    assert not curves & {"mahloujifar", "order_statistic"}
+    for adjacency, is_right in ("substitute", True), ("zero_out", False):
+        mechanism = Mechanism(Adjacency(adjacency), sample_rate=0.5, num_steps=20)
+        assert estimate._has_curves("mahloujifar", mechanism, 1e-5) is is_right
+        assert estimate._has_curves("combined", mechanism, 1e-5)
+
+
 def test_all_rules_are_those_of_the_library(tmp_path):
     path, both = written(tmp_path, 4.0, 30), dict(zip(WORLDS, scores_of(4.0, 30), strict=True))
     asked = ["estimate", path, "--delta", "1e-5", "--significance", "0.1", "--all"]
@@ -271,16 +288,6 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     assert "You may state one of the valid bounds on epsilon of the mechanism" in text
     assert "at delta 1e-05, with 90 % confidence and its conditions, if you chose it" in text
     assert "if the attack is perfect" in text
-    # With the curves of a training whose worlds differ, rules of guesses have the others alone.
-    exact = [*asked, "--sample-rate", "0.5", "--num-steps", "20", "--adjacency"]
-    for adjacency, of_guesses in ("substitute", True), ("add_remove", False), ("zero_out", False):
-        bounds = as_json(*exact, adjacency)["bounds"]
-        assert {bound["threshold_rule"] for bound in bounds} == rules
-        with_curves = {
-            b["threshold_rule"] for b in bounds if b["conversion"] == "subsampled_gaussian"
-        }
-        assert {"combined", "in_sample"} <= with_curves
-        assert ("mahloujifar" in with_curves) is of_guesses
     asked = ["estimate", path, "--delta", "1e-5", "--one-run"]
     content = as_json(*asked)
     [bound] = content["bounds"]
