@@ -180,15 +180,13 @@ def _prints_apart() -> AbstractContextManager[object]:
 
 def _check_model(model: str, records: Callable[..., Any], loss: Loss, *, as_json: bool) -> None:
     from dpcanary.checking.model.model_check import check_model
-    from dpcanary.training.losses import record_losses
+    from dpcanary.training.losses import mean_loss
 
     with _prints_apart():
         built = _loaded(model)()
         parts = built if isinstance(built, tuple) else (built,)
         # Where it is cross-entropy, a model of Hugging Face may have another one of its own.
-        default = None
-        if loss is not Loss.CROSS_ENTROPY:
-            default = lambda outputs, labels: record_losses(outputs, labels, loss).mean()  # noqa: E731
+        default = None if loss is Loss.CROSS_ENTROPY else partial(mean_loss, loss=loss)
         result = check_model(
             parts[0],
             records(option="--model"),

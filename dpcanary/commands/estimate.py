@@ -233,9 +233,18 @@ def estimate(
     rules = [*_RULES] if every else [*(rule or [default.value])]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
     conversions = [*_CONVERSIONS, *of_mechanism] if every else conversion or [Conversion.GDP]
-    bounds = _bounds(
-        scores_of_worlds, rules, conversions, delta, significance, mechanism, every=every
-    )
+    pairs = [
+        (rule, threshold_rule_named(rule).conversion(conversion))
+        for rule in rules
+        for conversion in conversions
+    ]
+    if every:
+        pairs = [
+            (rule, conversion)
+            for rule, conversion in pairs
+            if conversion not in of_mechanism or _has_curves(rule, mechanism, delta)
+        ]
+    bounds = _bounds(scores_of_worlds, pairs, delta, significance, mechanism)
     # These assume independent scores.
     is_independent = not threshold_rule_named(bounds[0].threshold_rule).any_dependence
     ceiling = _ceiling(scores_of_worlds, bounds[0]) if is_independent else None
@@ -324,25 +333,13 @@ def _mechanism(
 
 def _bounds(
     scores: "WorldScores",
-    rules: list[str],
-    conversions: list[Conversion],
+    pairs: list[tuple[str, Conversion]],
     delta: float,
     significance: float,
     mechanism: Mechanism | None,
-    *,
-    every: bool,
 ) -> "list[EpsilonEstimate]":
     from dpcanary.estimation.lower_bound import estimate_epsilon
 
-    of_mechanism = Conversion.SUBSAMPLED_GAUSSIAN
-    pairs = [
-        (rule, own_conversion)
-        for rule in rules
-        for conversion in conversions
-        if (own_conversion := threshold_rule_named(rule).conversion(conversion)) != of_mechanism
-        or not every
-        or _has_curves(rule, mechanism, delta)
-    ]
     bounds = [
         estimate_epsilon(
             world0_scores=scores.world0,

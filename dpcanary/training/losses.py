@@ -30,6 +30,11 @@ def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     ).mean(dim=-1)
 
 
+def mean_loss(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """The mean of the losses of some records; see `record_losses`."""
+    return record_losses(outputs, labels, loss).mean()
+
+
 def target_outputs(labels: Tensor, num_outputs: int) -> Tensor:
     """One-hot labels, shape (..., K); with one output, the label itself."""
     if num_outputs == 1:
