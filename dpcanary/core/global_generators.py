@@ -14,4 +14,16 @@ def seed_global_generators(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the user's code may draw from it
-    torch.manual_seed(seed)
+    seed_torch(seed)
+
+
+def seed_torch(seed: int) -> None:
+    """Seeds PyTorch's generators as `torch.manual_seed` does.
+
+    Where there is no accelerator, that would keep requests for all kinds of them, with traces of
+    the stack, which takes a millisecond each time.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)

@@ -213,10 +213,11 @@ def _check_used(
     If two sweeps share a key and its value, as by YAML's anchors, it is enough that one uses it.
     """
     settings = [(sweep, item) for sweep, values in sweeps.items() for item in values.items()]
+    unused = {name: audit.unused_keys for name, audit in audits.items()}
     used = [
         item
         for sweep, item in settings
-        if any(item[0] not in audits[name].unused_keys for name in names[str(sweep)])
+        if any(item[0] not in unused[name] for name in names[str(sweep)])
     ]
     for sweep, item in settings:
         if item not in used:

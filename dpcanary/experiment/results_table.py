@@ -231,6 +231,8 @@ def print_results(folder: Path) -> None:
     """
     summary, products = read_with_products(folder)
     print("\n".join(results_lines(results_table(summary), folder)))
+    for text in left_out_in_words(summary):
+        print(wrapped(text))
     print()
     if products:
         try:
@@ -403,6 +405,14 @@ def in_words(table: pd.DataFrame) -> str:
         + (means if (table["bounds"] > 1).any() else "")
         + (others if (table["conversions"] > 1).any() else "")
     )
+
+
+def left_out_in_words(summary: pd.DataFrame) -> Iterator[str]:
+    """Which rules of a summary have no row in the table of results, if there are any."""
+    rules = summary["threshold_rule"].drop_duplicates()
+    left_out = ", ".join(rules[~rules.isin(results_table(summary)["rule"])])
+    if left_out:
+        yield f"Left out, as not valid: {left_out}; summary.tsv has the numbers."
 
 
 def above_in_words(table: pd.DataFrame) -> Iterator[str]:

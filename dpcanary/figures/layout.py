@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 # Lengths are in inches, sizes of text in points.
@@ -109,17 +110,21 @@ def _packed(entries: Sequence[Artist | str], width: float) -> list[list[Artist |
     rows: list[list[Artist | str]] = []
     used = width
     for entry in entries:
-        text = TextPath(
-            (0, 0), _label(entry), size=_LEGEND_SIZE, prop=FontProperties(family="DejaVu Sans")
-        )
         spacing = (_HANDLE + _HANDLE_GAP + _COLUMN_GAP) * _LEGEND_SIZE
-        needed = float(text.get_extents().width + spacing) / 72
+        needed = (_text_width(_label(entry)) + spacing) / 72
         if used + needed > width:
             rows.append([])
             used = 0.0
         rows[-1].append(entry)
         used += needed
     return rows
+
+
+def _text_width(label: str) -> float:
+    """The width of a label of the legend in points."""
+    font = FontProperties(family="DejaVu Sans", size=_LEGEND_SIZE)
+    width, _, _ = text_to_path.get_text_width_height_descent(label, font, is_math_text(label))
+    return float(width)
 
 
 def _label(entry: Artist | str) -> str:

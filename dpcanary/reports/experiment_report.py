@@ -26,6 +26,7 @@ from dpcanary.experiment.results_table import (
     datasets_in_words,
     first_row,
     in_words,
+    left_out_in_words,
     read_summary,
     results_table,
     substitute_in_words,
@@ -95,7 +96,13 @@ def report_of_experiment(folder: Path) -> Report:
             Row(_cells(row, own), [*_details(products, folder, row, last)])
             for row, own in zip(table.to_dict("records"), letters, strict=True)
         ],
-        notes=[*above_in_words(table), *meanings, in_words(table), *left_out],
+        notes=[
+            *above_in_words(table),
+            *meanings,
+            in_words(table),
+            *left_out_in_words(summary),
+            *left_out,
+        ],
         pictures=pictures,
         data=data,
         provenance=[*_provenance(products, folder)],

@@ -257,12 +257,14 @@ class Server:
                 runpy.run_path(program, run_name="dpcanary job")
             except BaseException:  # the job will say so itself
                 return False
+        import gc
         import importlib
 
         for name in self._later.get(program, ()):
             with suppress(Exception):  # it may need what only its importer does
                 importlib.import_module(name)
         self._later[program] = []
+        gc.freeze()  # the forks share what they do not look through
         return True
 
     def _start(

@@ -138,6 +138,13 @@ def test_a_summary_in_words():
     assert "number of the attack, a lower bound on epsilon only where it is" in mixed
 
 
+def test_rules_without_a_row_are_named():
+    rows = [one(5.0), one(6.0, threshold_rule="in_sample", is_valid=False), one(4.0, audit="b")]
+    left_out = "Left out, as not valid: in_sample; summary.tsv has the numbers."
+    assert [*results.left_out_in_words(pd.DataFrame(rows))] == [left_out]
+    assert not [*results.left_out_in_words(pd.DataFrame([rows[0], rows[2]]))]
+
+
 def test_what_may_be_stated_comes_first():
     """Of the first bound, whatever its size; of a mean of several, nothing."""
     first = one(5.009, delta=1e-6, significance=0.01)

@@ -1,7 +1,8 @@
 """Whole trainings against a loop over runs, steps and records, in double precision."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import one_record_at_a_time as plain
@@ -37,8 +38,7 @@ KINDS = {
 }  # of canaries, by what an audit observes
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One choice of everything; `linear 33` has more features than records, and is rotated."""
 
     model: str
@@ -200,9 +200,7 @@ def missing_noise(training: Training, num_outputs: int, num_steps: int, drawn: V
 
 
 @pytest.mark.parametrize("device", plain.DEVICES)
-@pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: "-".join(str(value) for value in vars(case).values())
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in case))
 def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: str) -> None:
     module, (records, test_records) = case.module(), case.records()
     count = sum(parameter.numel() for parameter in module.parameters())

@@ -20,6 +20,7 @@ from dpcanary.checking.model.record_gradients import (
     outputs_of,
     trained,
 )
+from dpcanary.core.global_generators import seed_torch
 from dpcanary.training.modules.kept_state import unchanged_state
 
 MODES = ("hooks", "functorch", "ew", "ghost")
@@ -135,9 +136,9 @@ def _wrapped(mode: str, model: nn.Module) -> Any:
 def _backward(wrapped: Any, batch: Batch, loss: Loss, later_seed: int = 0) -> None:
     """Propagates the records' own losses, so that no layer is blamed for the loss of a batch."""
     with unchanged_state(wrapped):
-        torch.manual_seed(0)
+        seed_torch(0)
         total = losses_alone(outputs_of(wrapped, batch), batch, loss).sum()
-        torch.manual_seed(later_seed)
+        seed_torch(later_seed)
         total.backward()  # type: ignore[no-untyped-call]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from dpcanary.core.global_generators import seed_torch
 from dpcanary.errors import InputError
 from dpcanary.training.modules.dropout import dropping_layers, turn_off_dropout
 from dpcanary.training.modules.kept_state import unchanged_state
@@ -70,9 +71,9 @@ def own_loss(model: nn.Module, batch: Batch) -> Loss | None:
         return value
 
     with torch.no_grad(), unchanged_state(model):
-        torch.manual_seed(0)
+        seed_torch(0)
         expected = model(**batch.inputs, labels=batch.labels).loss
-        torch.manual_seed(0)
+        seed_torch(0)
         value = loss(outputs_of(model, batch), batch.labels)
     if not torch.allclose(value, expected, rtol=1e-4):
         raise InputError(
@@ -115,7 +116,7 @@ def one_at_a_time(
     parameters = trained(model)
     rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
     with unchanged_state(model):
-        torch.manual_seed(0)
+        seed_torch(0)
         together = losses_alone(outputs_of(model, batch), batch, loss) if is_random else None
         for index in range(len(batch)):
             if together is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.checking.model.record_gradients import Batch, Loss, losses_alone, outputs_of
+from dpcanary.core.global_generators import seed_torch
 from dpcanary.training.modules.kept_state import kept_state, unchanged_state
 
 # Relative. Sums of a batch are added up in another order than those of one record.
@@ -130,10 +131,10 @@ def _after(model: nn.Module, earlier: Batch, batch: Batch) -> list[Tensor]:
     copied = deepcopy(model)
     tensors = []
     with torch.no_grad(), unchanged_state(copied):
-        torch.manual_seed(0)
+        seed_torch(0)
         outputs_of(copied, earlier)
         for mode in (True, False):
-            torch.manual_seed(0)
+            seed_torch(0)
             tensors += _tensors(outputs_of(copied.train(mode), batch))
     return tensors
 
@@ -186,7 +187,7 @@ def _calls(
         handles.append(module.register_forward_hook(hook(name), with_kwargs=True))
     try:
         with unchanged_state(model), torch.set_grad_enabled(loss is not None):
-            torch.manual_seed(seed)
+            seed_torch(seed)
             outputs = outputs_of(model, batch)
             if loss:
                 parameters = [

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dpcanary.core.global_generators import seed_torch
 from dpcanary.errors import InputError
 from dpcanary.training.losses import check_num_outputs
 from dpcanary.training.modules.dropout import dropping_layers, turn_off_dropout
@@ -182,7 +183,7 @@ def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
     devices = [features.device] if features.is_cuda else []
     # With gradients, because without them PyTorch would run its fused layers for inference.
     with torch.random.fork_rng(devices), torch.enable_grad():
-        torch.manual_seed(seed)
+        seed_torch(seed)
         try:
             outputs = module(features.clone())
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
