@@ -1,5 +1,6 @@
 """What the library's tests share."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +62,27 @@ def few_distinct(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for cached in caches:
         cached.cache_clear()
+
+
+@pytest.fixture
+def quick_tables(monkeypatch: pytest.MonkeyPatch, _session_cache: str) -> Iterator[None]:
+    """Critical values from a tenth of the samples, for tests of what is done with a bound."""
+    from dpcanary.estimation.null_distributions import null_tables as store
+    from dpcanary.estimation.null_distributions import simulated_nulls as simulation
+
+    for name in ("_MOST_SAMPLES", "_FEWEST_SAMPLES"):
+        monkeypatch.setattr(simulation, name, 4_000)
+    monkeypatch.setenv("DPCANARY_CACHE", f"{_session_cache}/quick")
+    for cached in (store.own_table, store.null_table):
+        cached.cache_clear()
+    yield
+    for cached in (store.own_table, store.null_table):
+        cached.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def _session_cache() -> str:
+    return os.environ["DPCANARY_CACHE"]
 
 
 @pytest.fixture(scope="session")

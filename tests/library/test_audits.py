@@ -305,6 +305,7 @@ def test_what_an_audit_takes_is_said_before_it_starts(begun):
     assert len(begun) == 2
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     said = audited("--quick", "--cores", "2", "--significance", "0.1")
     [config] = begun

@@ -226,6 +226,7 @@ def test_a_delta_of_at_least_one_over_the_records_gets_a_warning():
             assert "warning" not in done.stdout
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     """The last step of the first repeat, with all slots; also of scores that are low in world 0."""
     path, rng = tmp_path / "audit.npz", np.random.default_rng(0)
@@ -254,6 +255,7 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     assert "or of slots that do not influence each other" in bounds[0]["assumption"]
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_all_leaves_out_curves_that_rules_of_guesses_cannot_use(tmp_path):
     """Those of a training whose worlds differ."""
     asked = ["estimate", written(tmp_path, 4.0, 30), "--delta", "1e-5", "--all"]
@@ -269,6 +271,7 @@ def test_all_leaves_out_curves_that_rules_of_guesses_cannot_use(tmp_path):
         assert estimate._has_curves("combined", mechanism, 1e-5)
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_all_rules_are_those_of_the_library(tmp_path):
     path, both = written(tmp_path, 4.0, 30), dict(zip(WORLDS, scores_of(4.0, 30), strict=True))
     asked = ["estimate", path, "--delta", "1e-5", "--significance", "0.1", "--all"]
@@ -418,6 +421,7 @@ def test_scores_of_other_tools(tool, tmp_path):
     assert f"least {number:.2f} under zero-out adjacency" in " ".join(named.split())
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_a_claimed_epsilon_has_a_p_value(tmp_path):
     """Small where a bound at this significance is above the claim, and only there."""
     path = saved(tmp_path, score=JOINED, world=1 - IS_FIRST)

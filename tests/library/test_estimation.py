@@ -251,6 +251,7 @@ def test_the_p_value_of_one_score_per_world_is_known():
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
 
 
+@pytest.mark.usefixtures("quick_tables")
 @pytest.mark.parametrize("adjacency", ["add_remove", "zero_out", "substitute"])
 def test_curves_that_differ_between_the_worlds_name_the_one_with_the_record(adjacency):
     """Bounds by such a curve would not hold with the worlds the other way around."""

@@ -107,6 +107,7 @@ COLUMNS += ["num_slots", "noise_multiplier", "seconds"]
 OF_THRESHOLDS = ["threshold", "fpr_upper", "fnr_upper", "proof"]  # rules of guesses have none
 
 
+@pytest.mark.usefixtures("quick_tables")
 @pytest.mark.parametrize("case", STAGES)
 def test_the_table_is_that_of_a_naive_loop(case: str) -> None:
     """One row per repeat, step, slot, rule and conversion; rules of guesses pool all slots."""

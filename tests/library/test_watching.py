@@ -32,6 +32,7 @@ from dpcanary.watching.e_processes import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
 from dpcanary.watching.watch_report import report_of_watched_training
 
+pytestmark = pytest.mark.usefixtures("quick_tables")
 SHAPES = {"first": (30, 40), "bias": (7,), "last": (20, 10)}
 NUM_PARAMETERS = 1_407
 SIGMA, RATE, NORM, RECORDS = 1.7, 0.2, 1.3, 500

@@ -40,8 +40,11 @@ ADAPTIVE = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2}
 ADAPTIVE |= {"max_clipbound": 10.0, "min_clipbound": 0.1}
 
 pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{name}Warning")
-    for name in ("User", "Future", "Deprecation")
+    pytest.mark.usefixtures("quick_tables"),
+    *(
+        pytest.mark.filterwarnings(f"ignore::{name}Warning")
+        for name in ("User", "Future", "Deprecation")
+    ),
 ]
 
 
