@@ -112,7 +112,9 @@ def check_audits(
             continue
         for _, group in of_key.groupby(leaders, dropna=False) if leaders else [((), of_key)]:
             _check_alike(group, key, shown_by)
-    for _, group in rows.groupby([*varied, "canary", "score"], dropna=False):
+    keys = [*varied, "canary", "score"]
+    audits = rows[[*dict.fromkeys([*keys, "audit", "configuration", "seed"])]]
+    for _, group in audits.groupby(keys, dropna=False):
         _check_repeats(group.drop_duplicates("audit"), varied)
 
 
@@ -146,13 +148,13 @@ def indistinct_audits(
 
 
 def _check_alike(rows: pd.DataFrame, column: str, shown_by: Sequence[str] = ()) -> None:
-    first = rows.drop_duplicates(column)
-    if len(first) > 1:
+    first = ~rows[column].duplicated()
+    if first.sum() > 1:
         [audit, other], [value, of_other] = (
-            first["audit"].tolist()[:2],
+            rows["audit"][first].tolist()[:2],
             [
                 f"{value:g}" if isinstance(value, float) else value
-                for value in first[column].tolist()[:2]
+                for value in rows[column][first].tolist()[:2]
             ],
         )
         instead = f"name it in {' or '.join(shown_by)}, or " if shown_by else ""
