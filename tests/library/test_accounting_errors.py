@@ -165,6 +165,7 @@ METHODS = {
     387: "prv",  # coarse losses
     391: "pld",  # many rounded losses
 }  # fmt: skip
+SLOW = {7, 387, 391}
 
 
 def grid() -> list[tuple[Mechanism, float]]:
@@ -197,7 +198,7 @@ def lower_bound_of_one_step(mechanism: Mechanism, delta: float) -> float:
 def marked(index: int) -> Any:
     if index not in METHODS:
         return exhaustive(index)
-    return pytest.param(index, marks=[pytest.mark.long] * (METHODS[index] == "prv"))
+    return pytest.param(index, marks=[pytest.mark.long] * (index in SLOW))
 
 
 @pytest.mark.parametrize("index", [*map(marked, range(len(GRID)))])

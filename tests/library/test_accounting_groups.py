@@ -29,9 +29,8 @@ def printed(*arguments: str, is_refused: bool = False) -> str:
     return f"{result.output} {result.exception}" if is_refused else result.stdout
 
 
-@pytest.mark.parametrize(("q", "sigma", "size"), [
-    (0.2, 1.3, 2), pytest.param(0.6, 3.0, 3, marks=pytest.mark.long),
-])  # fmt: skip
+@pytest.mark.long
+@pytest.mark.parametrize(("q", "sigma", "size"), [(0.2, 1.3, 2), (0.6, 3.0, 3)])
 def test_one_step_of_a_group_is_that_of_the_integrated_mixture(q, sigma, size):
     """Delta is the integral of the positive part, in either direction; by a fine sum."""
     outputs, width = np.linspace(-12 * sigma, size + 12 * sigma, 400_001, retstep=True)

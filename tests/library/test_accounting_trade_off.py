@@ -228,6 +228,7 @@ def test_no_simulated_attack_exceeds_the_limit_and_the_best_is_near_it(gradients
     assert least * limit - error <= share <= limit + error
 
 
+@pytest.mark.long
 def test_a_group_of_one_is_a_record_and_larger_groups_are_easier():
     sampled = Mechanism("substitute", sample_rate=0.2, num_steps=20, noise_multiplier=4.0)
     presence, inverse = curves_of_group(sampled, group_size=1)

@@ -352,7 +352,9 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
         checked_name("adversary", name)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_second_interruption_kills_the_workflow_and_raises_nothing_more(tmp_path, capsys, number):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"

@@ -242,7 +242,7 @@ def dp_sgd(loss: EncodingLoss, run: int) -> tuple[np.ndarray, float]:
 
 
 @adjacencies
-@pytest.mark.parametrize("q", [1.0, 0.4])
+@pytest.mark.parametrize("q", [pytest.param(1.0, marks=pytest.mark.long), 0.4])
 def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency, q):
     loss = EncodingLoss(q, SIGMA, adjacency, expected_batch=2e5)
     runs = [dp_sgd(loss, run) for run in range(8)]

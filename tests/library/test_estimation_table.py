@@ -136,6 +136,7 @@ def test_the_table_is_that_of_a_naive_loop(case: str) -> None:
     assert (table["epsilon_lower"] > 0).any()
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_estimates_of_the_first_runs_are_those_of_smaller_audits() -> None:
     for stage, num_slots, numbers in (
         (STAGE, 1, [60, 20, 60]), (STAGE, 3, [31]), (POOLED, 3, [31, 7]),

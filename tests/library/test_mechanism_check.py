@@ -121,6 +121,7 @@ def test_each_loop_is_judged_as_it_should_be(loop, settings):
     assert_judged(loop, settings)
 
 
+@pytest.mark.long
 def test_what_is_private_in_another_way_is_not_called_wrong():
     """One loop in every run of the tests; all are above."""
     [loop] = [loop for loop in FURTHER if loop.name == "C falls with its noise"]

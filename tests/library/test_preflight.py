@@ -206,6 +206,7 @@ def test_a_run_that_is_refused_leaves_the_results_as_they_are(tmp_path, monkeypa
     assert not resolved.with_name("looks.json").exists()
 
 
+@pytest.mark.long
 def test_the_command_says_so_before_it_times_or_starts_anything(tmp_path, monkeypatch, refuses):
     (tmp_path / "normalised_models.py").write_text(
         "from torch import nn\n\n\ndef build():\n"

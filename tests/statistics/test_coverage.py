@@ -69,6 +69,7 @@ DIRECT_LAWS = {  # by the delta of the curve
 
 
 # The package has tables of 50 scores at the first delta, and none of 40.
+@pytest.mark.long
 @pytest.mark.parametrize(("num_audits", "sizes"), [
     (300, (50, 40)), exhaustive((2_000, (120, 120))),
 ])  # fmt: skip
@@ -135,6 +136,7 @@ FOUR = ((50, 50), (100, 100), (200, 200), (400, 400))
 LOOKS = [(((12, 12), (24, 24)), 300), exhaustive((FOUR, 3_000))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("looks", "num_audits"), LOOKS, ids=["two", "four"])
 @pytest.mark.parametrize("rule", CALIBRATED)
 def test_bounds_at_looks_hold_jointly(rule, looks, num_audits):

@@ -77,6 +77,7 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
     assert (settings["axis"], settings["heuristic"]) == ("noise_multiplier", True)
 
 
+@pytest.mark.long
 def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, tmp_path):
     resolved = copy.results / "experiment.json"
     before = resolved.read_bytes()

@@ -246,6 +246,7 @@ def test_a_job_that_hangs_is_ended_and_says_so(impatient):
         assert f"{IDLE} sets how long" in job.stderr.read()
 
 
+@pytest.mark.long
 def test_a_job_that_computes_reads_or_is_stopped_is_left_alone(impatient):
     computing = "end = time.time() + 3; exec('while time.time() < end: pass'); sys.exit(1)"
     computes, _ = started(impatient, computing)

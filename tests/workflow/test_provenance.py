@@ -64,6 +64,7 @@ def files_of(words: list[str], role: str, job: Job) -> list[Path]:
     return paths
 
 
+@pytest.mark.long
 def test_every_input_of_every_job_is_compared(here, jobs):
     """Each kind of file that a program reads is exchanged for another one, one at a time."""
     here, tried, programs = here.relative_to(here.parents[1]), set(), {}
