@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if "DPCANARY_CACHE" not in os.environ:
         folder = os.environ["DPCANARY_CACHE"] = tempfile.mkdtemp(prefix="dpcanary-cache-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_unconfigure() -> None:
+    """A worker that has reported all ends at once, before what its libraries do at an exit."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         atexit.register(end_at_once, os.getpid())
 
