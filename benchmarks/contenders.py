@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import Records
 from dpcanary.training import DPSGD, GradientCanary, Optimizer, Sampling, train_ensemble
+from dpcanary.training.dpsgd import Stepping
 from dpcanary.training.kernels.linear_kernel import tanh
 from dpcanary.training.models import convnet
 from dpcanary.training.noise import Noise
@@ -214,12 +215,13 @@ def _drawn(case: Case, rate: float, rng: np.random.Generator) -> NDArray[np.bool
 def floor(
     case: Case, rate: float, *, runs: int, steps: int, threads: int, device: torch.device
 ) -> Contender:
-    """Only the two matrix products of every layer on q N records, and the noise.
+    """Only the two matrix products of every layer on q N records, the noise, and Adam's step.
 
     The products run as if all runs had the same batch, at the shapes that the model has before any
     rotation. If the model convolves, they are one large product with as many multiplications as
-    its layers take. Our own kernel adds the noise; it is the fastest that we know. Each thread
-    works on its own runs, as in ours.
+    its layers take. Our own kernel adds the noise; it is the fastest that we know. Adam keeps two
+    arrays of the parameters' size, and PyTorch's fused step passes once through all four. Each
+    thread works on its own runs, as in ours.
     """
     expected, module = round(rate * case.num_records), case.module()
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
@@ -231,6 +233,8 @@ def floor(
         noise = Noise(seed=0)
         indices = torch.arange(first, first + together, device=device)
         gradients = torch.zeros(together, width, device=device)
+        is_adam = case.optimizer is Optimizer.ADAM
+        optimizer = Stepping(case.optimizer, torch.zeros_like(gradients)) if is_adam else None
         if case.convolves:
             count = multiplications(module, case.shape) * expected * together
             products = [_large_product(count, device)]
@@ -240,6 +244,8 @@ def floor(
             for product in products:
                 product()
             noise.add(gradients, factor=1.0, scale=1.0, runs=indices, step=step)
+            if optimizer:
+                optimizer.step(gradients, LEARNING_RATE)
         synchronise(device)
 
     return _in_threads(compute, range(0, runs, together), together * steps, threads)

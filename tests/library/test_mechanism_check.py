@@ -26,9 +26,11 @@ from benchmarks.error_lists.own_loops import Loop, by_hand, one_at_a_time, opacu
 from dpcanary import Records, check_mechanism
 from dpcanary.checking.mechanism import exact_laws, property_tests
 from dpcanary.checking.mechanism.jax_probe import JaxProbe
-from dpcanary.checking.mechanism.measurements import Measurements, Plan, Settings, Trainings
+from dpcanary.checking.mechanism.measurements import Measurements, Plan
 from dpcanary.checking.mechanism.mechanism_check import PROPERTIES, smallest_errors
 from dpcanary.checking.mechanism.probe import TENSORS, Probe, by_column, probe_records
+from dpcanary.checking.mechanism.probe_runs import Settings
+from dpcanary.checking.mechanism.probe_trainings import Trainings
 from dpcanary.checking.mechanism.property_tests import Property, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import _least_hypergeometric
 from dpcanary.checking.mechanism.trace import Trace

@@ -11,16 +11,11 @@ from torch import nn
 
 from benchmarks.error_lists.own_loops import by_hand, moved
 from dpcanary.checking.mechanism.clipping_tests import DEPENDS_ON_MORE
-from dpcanary.checking.mechanism.measurements import (
-    FRAMEWORKS,
-    Plan,
-    Settings,
-    records_of,
-    with_sums,
-)
+from dpcanary.checking.mechanism.measurements import Plan
 from dpcanary.checking.mechanism.mechanism_check import _by_sums
 from dpcanary.checking.mechanism.noisy_sums import SumsMode, steps_of
 from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone, repeats_itself
+from dpcanary.checking.mechanism.probe_runs import FRAMEWORKS, Settings, records_of, with_sums
 
 PLAN = Plan(Settings(0.2, 0.8, 1.7, 0.2, num_steps=5, seed=0), 60, num_trainings=10, seed=3)
 SHAPES = [torch.Size([2, 3]), torch.Size([3, 2]), torch.Size([3]), torch.Size([2, 3])]

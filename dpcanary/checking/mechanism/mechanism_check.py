@@ -16,16 +16,10 @@ from dpcanary.checking.mechanism.clipping_tests import (
     DUPLICATES,
     UPDATES,
 )
-from dpcanary.checking.mechanism.measurements import (
-    FRAMEWORKS,
-    NoNoisySumsError,
-    Plan,
-    Settings,
-    Train,
-    measure,
-)
+from dpcanary.checking.mechanism.measurements import NoNoisySumsError, Plan, measure
 from dpcanary.checking.mechanism.postprocessing_replay import depends_on_sums_alone, repeats_itself
 from dpcanary.checking.mechanism.probe import MOST_MOVED, NORMS, NUM_SILENT
+from dpcanary.checking.mechanism.probe_runs import FRAMEWORKS, Settings, Train
 from dpcanary.checking.mechanism.property_tests import TestedFinding, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import SAMPLING_RATE
 from dpcanary.checking.mechanism.undone_postprocessing import without_postprocessing

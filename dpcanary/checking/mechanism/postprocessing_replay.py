@@ -4,19 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpcanary.checking.mechanism.measurements import (
+from dpcanary.checking.mechanism.measurements import Plan, Purpose
+from dpcanary.checking.mechanism.probe import ProbeRecords
+from dpcanary.checking.mechanism.probe_runs import (
     QUIET,
-    Plan,
-    Purpose,
     Settings,
     Train,
-    moved_without_noise,
     one_thread,
     records_of,
     trained,
     with_sums,
 )
-from dpcanary.checking.mechanism.probe import ProbeRecords
+from dpcanary.checking.mechanism.probe_trainings import moved_without_noise
 from dpcanary.checking.mechanism.trace import Flat, Trace
 from dpcanary.core.randomness import generator
 

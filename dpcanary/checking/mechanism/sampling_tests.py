@@ -13,7 +13,8 @@ from dpcanary.checking.mechanism.exact_laws import (
     spread_p_value,
     squares_p_value,
 )
-from dpcanary.checking.mechanism.measurements import DENSE_RATE, PRESENT_IN_DENSE, Trainings
+from dpcanary.checking.mechanism.measurements import DENSE_RATE, PRESENT_IN_DENSE
+from dpcanary.checking.mechanism.probe_trainings import Trainings
 from dpcanary.checking.mechanism.property_tests import Measured, Property, Test
 from dpcanary.checking.mechanism.update_evidence import Evidence
 

@@ -6,8 +6,9 @@ from math import sqrt
 
 import numpy as np
 
-from dpcanary.checking.mechanism.measurements import PRESENT, Measurements, Trainings
+from dpcanary.checking.mechanism.measurements import Measurements
 from dpcanary.checking.mechanism.probe import TENSORS, Array
+from dpcanary.checking.mechanism.probe_trainings import PRESENT, Trainings
 
 # Relative deviations of what is carried over between steps.
 _CARRIED = 1e-3

@@ -6,8 +6,9 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.checking.mechanism.measurements import Measurements, Trainings
+from dpcanary.checking.mechanism.measurements import Measurements
 from dpcanary.checking.mechanism.probe import TENSORS, Array
+from dpcanary.checking.mechanism.probe_trainings import Trainings
 
 # Relative deviations that are put down to single precision.
 EXACT = 2e-3
