@@ -27,30 +27,28 @@ from dpcanary.watching.optimizers_of_opacus import (
     accountant_of,
     noise_seed_in_words,
     private_optimizers,
-    set_aside,
     trained_by,
     why_without_noise,
 )
-from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
+from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder
+from dpcanary.watching.steps_of_opacus import (
+    CLIPPING_TOLERANCE,
+    ClippedAfterNoise,
+    noise_beside_counts,
+    norm_after_clipping,
+)
 from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus, parts_of, rows_of
 from dpcanary.watching.watched_step import StepSettings
 from dpcanary.watching.watched_training import WatchedTraining
 
 Floats = NDArray[np.float64]
 
-# Clipping is tried on gradients of up to so many times C. It may leave a little more than C, and
-# more in half precision, where it depends on the digits of the norm: more are tried then, unless
-# the model is large.
-_LONG, _TOLERANCE, _ROUNDINGS = 10.0, 1e-3, 2.0
-_TRIALS, _TRIALS_IN_HALF, _MOST_NUMBERS = 2, 32, 20_000_000
 # Marks what stands in place of an optimizer's method.
 _MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
 _STEPS_BETWEEN_LOOKS = 64
-# Factors and norms of noisy gradients that are clipped once more agree up to this.
-_CLIPPED = 1e-3
 # Steps in a row whose divisor is the size of the batch that was drawn, and different sizes among
 # them, before this is neither chance nor a schedule of sizes.
 _DRAWN_STEPS, _DRAWN_SIZES = 5, 3
@@ -183,9 +181,7 @@ class WatchedOptimizer:
         # Types of the gradients of single records; empty if they are not known.
         self._dtypes: list[torch.dtype] = []
         self._is_public = self._is_recorded = False
-        # Norms of the noisy gradients, and the norm to which they were clipped after that.
-        self._noisy_norms: Tensor | None = None
-        self._clipped_after: float | None = None
+        self._clipped_after = ClippedAfterNoise()
         self._drawn_sizes: list[float] = []  # of the last steps, as far as sums are divided by them
         journal = options["journal"]
         if self._group:
@@ -452,7 +448,8 @@ class WatchedOptimizer:
         if group:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
         self._noised, self._is_recorded = True, False
-        self._noisy_norms = None if self._group else norms_of([p.grad for p in self._parameters])
+        if not self._group:
+            self._clipped_after.saw_noise([p.grad for p in self._parameters])
         return returned
 
     def _begin(self) -> None:
@@ -497,27 +494,22 @@ class WatchedOptimizer:
         return self._group.size if self._is_sharded and self._group else 1
 
     def _noise_beside_counts(self, noise: float, rows: float) -> float:
-        """The noise on gradients where a part of the budget is for adaptive clipping's counts.
-
-        From Andrew et al. (2021), Theorem 1: sigma^-2 = z^-2 + (2 sigma_b)^-2.
-        """
+        """The noise on gradients where a part of the budget is for adaptive clipping's counts."""
         of_counts = getattr(self._optimizer, "unclipped_num_std", None)
         is_chosen = of_counts is not None
         if not is_chosen and self._model.adapts:
             of_counts = rows / 20  # as adaptive ghost clipping chooses it
         if not of_counts or not noise > 0:
             return nan
-        rest = noise**-2 - (2 * float(of_counts)) ** -2
-        if rest > 0:
-            return float(rest**-0.5)
-        if is_chosen:
+        rest = noise_beside_counts(noise, float(of_counts))
+        if rest != rest and is_chosen:
             self._contradiction(
                 "accounted_noise",
                 f"noise multiplier {noise:.4g} is accounted, which noise of {of_counts:g} on the"
                 f" counts of adaptive clipping keeps below {2 * of_counts:g}: Opacus up to 1.5.4"
                 " accounts the noise of the gradients alone",
             )
-        return nan
+        return rest
 
     def _before_step(self, *_: Any) -> None:
         """Just before the update: looks at the noisy gradients, as they will be used."""
@@ -539,7 +531,7 @@ class WatchedOptimizer:
         self._noised = False
         gradients = [_flat(p.grad) for p in self._parameters]
         scale = self._scale()
-        scale /= self._factor_after(gradients, scale)
+        scale /= self._clipped_after.factor(gradients, scale)
         if self._group and not self._is_sharded:
             self._record_together(gradients, scale)
         else:
@@ -556,25 +548,6 @@ class WatchedOptimizer:
                 "noisy sums are divided by the size of the batch that was drawn, which then shows"
                 " in the update: leave optimizer.expected_batch_size as it is",
             )
-
-    def _factor_after(self, gradients: Sequence[Tensor], scale: float) -> float:
-        """By what the noisy gradients were clipped once more after the noise, to a fixed norm.
-
-        All tensors have the same factor then, and clipped ones have the same norm in all steps. So
-        a factor that depends on anything but the noisy gradients is found at its second use.
-        """
-        if self._noisy_norms is None:
-            return 1.0
-        before, now = self._noisy_norms, norms_of(gradients)
-        is_clipped = before > 0
-        factors = scale * now[is_clipped] / before[is_clipped]
-        factor = float(factors.mean()) if len(factors) else 1.0
-        if not factor < 1 - _CLIPPED or bool((factors / factor - 1).abs().max() > _CLIPPED):
-            return 1.0
-        norm = float(now.norm())
-        if self._clipped_after is None:
-            self._clipped_after = norm
-        return factor if abs(norm / self._clipped_after - 1) < _CLIPPED else 1.0
 
     def _scale(self) -> float:
         """What Opacus has divided the noisy sum by."""
@@ -613,7 +586,10 @@ class WatchedOptimizer:
                 f"the accountant is told sample rate {rate:.4g}, and the data loader has {rates}",
             )
         clipped = self._model.max_grad_norm
-        if clipped is not None and abs(clipped / float(optimizer.max_grad_norm) - 1) > _TOLERANCE:
+        if (
+            clipped is not None
+            and abs(clipped / float(optimizer.max_grad_norm) - 1) > CLIPPING_TOLERANCE
+        ):
             self._contradiction(
                 "clipping_bound",
                 f"gradients are clipped to {clipped:g}, and the noise is for"
@@ -621,37 +597,17 @@ class WatchedOptimizer:
             )
 
     def _try_clipping(self) -> None:
-        """Has Opacus clip gradients of ours that are too long, and looks at the results.
-
-        They have the precision that the training's gradients have, which autocast may halve. The
-        training goes on as if nothing had happened.
-        """
-        optimizer = self._optimizer
-        if hasattr(optimizer, "accumulate") or not hasattr(optimizer, "clip_and_accumulate"):
-            return
-        norm = float(optimizer.max_grad_norm)
-        dtypes = self._dtypes or [parameter.dtype for parameter in self._parameters]
-        rounding = max(torch.finfo(dtype).eps for dtype in dtypes)
-        total = sum(p.numel() for p in self._parameters)
-        in_half = max(_TRIALS, min(_TRIALS_IN_HALF, _MOST_NUMBERS // total))
-        count = in_half if rounding > _TOLERANCE / 2 else _TRIALS
-        left = 0.0
+        """Has Opacus clip gradients of ours; the training goes on as if nothing had happened."""
         self._is_trial = True
-        with set_aside(optimizer, self._parameters):
-            for factor in np.geomspace(_LONG, 1.2, count):
-                size = float(factor) * norm / total**0.5
-                for parameter, dtype in zip(self._parameters, dtypes, strict=True):
-                    gradient = torch.full_like(parameter.detach(), size, dtype=dtype)
-                    parameter.grad_sample = gradient.unsqueeze(0)
-                    parameter.summed_grad = None
-                optimizer.clip_and_accumulate()  # as the training does, whoever has replaced it
-                squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
-                left = max(left, sum(squares) ** 0.5 / norm)
+        left = norm_after_clipping(self._optimizer, self._parameters, self._dtypes)
         self._is_trial = False
-        self.recorder.saw_clipped_norm(left)
-        if left > 1 + max(_TOLERANCE, _ROUNDINGS * rounding):
+        if left is None:
+            return
+        self.recorder.saw_clipped_norm(left.norm)
+        if left.norm > left.most:
             self._contradiction(
-                "clipping_bound", f"clipping leaves gradients of norm {left:.4g} C, and not of C"
+                "clipping_bound",
+                f"clipping leaves gradients of norm {left.norm:.4g} C, and not of C",
             )
 
     def _check_accountant(self) -> None:

@@ -1,7 +1,6 @@
 """A watched optimizer of Opacus among other living objects: its accountant, data, noise, rivals."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -103,21 +102,3 @@ def accountant_of(optimizer: Any, owner: Any) -> tuple[Any, float | None]:
     hooked = next((cell for cell in cells if hasattr(cell, "history")), None)
     rate = next((cell for cell in cells if isinstance(cell, float)), None)
     return (hooked if owner is None else owner), rate
-
-
-@contextmanager
-def set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
-    """While inside, gradients and counters may be changed; afterwards they are as before."""
-    gradients = [(p.grad_sample, p.summed_grad) for p in parameters]
-    counters = {
-        name: getattr(optimizer, name)
-        for name in ("sample_size", "unclipped_num")
-        if hasattr(optimizer, name)
-    }
-    try:
-        yield
-    finally:
-        for parameter, (grad_sample, summed_grad) in zip(parameters, gradients, strict=True):
-            parameter.grad_sample, parameter.summed_grad = grad_sample, summed_grad
-        for name, value in counters.items():
-            setattr(optimizer, name, value)
