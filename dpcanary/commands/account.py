@@ -1,5 +1,6 @@
 """`dpcanary account`: the epsilons of a training, before it runs."""
 
+from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,11 @@ if TYPE_CHECKING:  # its accountants load slowly
 _LOOSE = (
     "The exact accountants cannot represent this training. These bounds are looser: the true"
     " epsilons may be well below them."
+)
+
+_NO_GROUP_PRIVACY = (
+    "-: group privacy cannot be accounted at these settings, by rounding. The other epsilons do not"
+    " rest on it."
 )
 
 
@@ -148,6 +154,7 @@ def account(
             "These are upper bounds on the true epsilons. If what records say needs protection,"
             f" quote the substitute epsilon{times}."
         ),
+        *([wrapped(_NO_GROUP_PRIVACY)] if isnan(epsilons.group_privacy) else []),
         *([wrapped(_LOOSE)] if epsilons.method == "loose" else []),
         str(meaning),
     ]

@@ -4,8 +4,10 @@ The panels show a valid rule if the summary has one.
 """
 
 from collections.abc import Iterator, Sequence
+from math import nan
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -123,6 +125,7 @@ def draw_bounds_figure(
             note,
             "" if accounted else "No accounted ε is finite",
             "The heuristic is not known here" if heuristic and _HEURISTIC not in finite else "",
+            _gaps_note(rows, accounted),
             bounds_note(rows, note, of=_HOLD[hold]),
             _limits_note(pd.concat(audited), rows),
             data_note(rows),
@@ -315,6 +318,14 @@ def _marker_legend() -> list[dict[str, Any] | str]:
     ]
 
 
+def _gaps_note(rows: pd.DataFrame, accounted: style.Styles) -> str:
+    """Where a line of group privacy ends, if it is drawn in a part of the figure."""
+    is_missing = bool(rows["epsilon_upper_group_privacy"].isna().any())
+    if "group_privacy" in accounted and is_missing:
+        return "Group privacy has no line where it cannot be accounted"
+    return ""
+
+
 def _limits_note(points: pd.DataFrame, rows: pd.DataFrame) -> str:
     """How points and bars above what is accounted are to be read, if there are any."""
     above = int((points["epsilon"] > points["limit"]).sum())
@@ -358,12 +369,16 @@ def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: styl
         if pd.isna(positions).all():  # the curve does not depend on the axis
             axes.axhline(epsilons[0], **options)
             continue
-        if len(positions) == 1:  # a line through one point would be invisible
-            positions, epsilons = (
-                [positions[0] * (1 - _DASH), positions[0] * (1 + _DASH)],
-                epsilons * 2,
-            )
-        axes.plot(positions, epsilons, **options)
+        is_finite = np.isfinite([nan, *epsilons, nan])
+        is_alone = ~is_finite[:-2] & ~is_finite[2:]
+        # A line through one point would be invisible.
+        widths = [(1 - _DASH, 1 + _DASH) if alone else (1.0,) for alone in is_alone]
+        dashes = [*zip(positions, epsilons, widths, strict=True)]
+        axes.plot(
+            [position * end for position, _, ends in dashes for end in ends],
+            [epsilon for _, epsilon, ends in dashes for _ in ends],
+            **options,
+        )
 
 
 def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float]") -> None:

@@ -14,6 +14,7 @@ from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
 _MOST = 5
+_TRACEBACK = "Traceback (most recent call last):"
 # Seconds between two looks for the command, and those in which jobs end after an interruption.
 _LOOK, _PATIENCE = 1.0, 60.0
 
@@ -70,13 +71,18 @@ def _say(text: str) -> None:
 
 
 def failures(logs: Path, *, since: float) -> list[str]:
-    """For each log with an error, written after `since`: its name, and the last error."""
+    """For each log with an error, written after `since`: its name, and the last error.
+
+    An error of ours begins with `error: `. One of the user's code ends a traceback.
+    """
     reasons = []
     for path in sorted(logs.rglob("*.log")):
         if path.stat().st_mtime < since:
             continue
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
+        if not errors and _TRACEBACK in lines and lines[-1] != "KeyboardInterrupt":
+            errors = [lines[-1]]
         if errors:
             name = path.relative_to(logs).with_suffix("")
             reasons.append(f"{name}: {errors[-1].removeprefix('error: ')}")

@@ -747,6 +747,13 @@ def test_errors_are_wrapped_on_a_terminal_alone(monkeypatch):
         assert (longest <= 80) is is_terminal
 
 
+def test_an_epsilon_of_group_privacy_that_is_missing_is_explained():
+    explained = "-: group privacy cannot be accounted at these settings"
+    for noise, is_missing in ("5.574", True), ("22.37", False):
+        asked = ["--sample-rate", "1", "--num-steps", "200", "--noise-multiplier", noise]
+        assert (explained in printed("account", *asked, "--delta", "1e-5")) is is_missing
+
+
 def test_account_prints_what_epsilons_mean():
     """As `Mechanism.meaning` has it, rounded up."""
     asked = ["account", *TRAINING, *NOISE, "--values", "6"]

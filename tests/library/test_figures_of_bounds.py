@@ -185,6 +185,23 @@ def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy
     assert ("group privacy" in legend(figure)) is bool(np.isfinite(group_privacy))
 
 
+def test_accounted_values_between_gaps_are_drawn_and_gaps_of_group_privacy_are_named():
+    summary = summary_of(steps=[100, 200, 300, 400, 500])
+    is_known = summary["step"].isin([200, 400, 500])
+    known = summary["epsilon_upper_group_privacy"].where(is_known)
+    figure, _ = draw_bounds_figure(summary.assign(epsilon_upper_group_privacy=known), axis="step")
+    axes = _epsilons(figure)[0]
+    [line] = [line for line in axes.lines if known.max() in np.asarray(line.get_ydata())]
+    positions, epsilons = line.get_data()
+    low, high = np.array(positions)[np.isfinite(epsilons)][:2]
+    assert 180 < low < 200 < high < 220
+    assert np.array(positions)[np.isfinite(epsilons)][2:].tolist() == [400, 500]
+    assert not np.isfinite(epsilons[positions.tolist().index(300)])  # no line over the gap
+    note = "Group privacy has no line where it cannot be accounted"
+    assert note in written_below(figure)
+    assert note not in written_below(draw_bounds_figure(summary, axis="step")[0])
+
+
 def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     for value in (3.0, np.nan):
         summary = summary_of(epsilon_heuristic=value)

@@ -311,6 +311,9 @@ def test_a_finished_run_ends_with_its_results(tmp_path, capsys):
     assert "no table of results" in printed()
 
 
+TRACEBACK = "Traceback (most recent call last):"
+
+
 def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
     for name, text in (
         (
@@ -318,12 +321,15 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
             "0 %\nwarning: slow\nerror: run 7 diverged: lower learning_rate",
         ),
         ("estimate/fine", "100 %"),
+        ("draw_figure/own", f'{TRACEBACK}\n  File "f.py", line 1\nValueError: my own mistake'),
+        ("draw_figure/stopped", f'{TRACEBACK}\n  File "f.py", line 1\nKeyboardInterrupt'),
         ("estimate/old", "error: of an earlier run"),
     ):
         write_text(tmp_path / f"{name}.log", f"{text}\n")
     os.utime(tmp_path / "estimate/old.log", (1000, 1000))
     print_failure(tmp_path)
-    reason = "train_shard/mine/00003: run 7 diverged: lower learning_rate"
+    reason = "draw_figure/own: ValueError: my own mistake"
+    reason += "\n  train_shard/mine/00003: run 7 diverged: lower learning_rate"
     text = capsys.readouterr().err
     assert text.startswith(f"\nWhat went wrong:\n  {reason}\n\nMend this first. The same command")
 
