@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.commands.training_options import Delta, Json, NumSteps, SampleRate, Significance
+from dpcanary.commands.training_options import (
+    BatchSize,
+    Delta,
+    Epochs,
+    Json,
+    NumRecords,
+    NumSteps,
+    SampleRate,
+    Significance,
+    mechanism_of,
+)
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import (
     bounds_in_lines,
@@ -162,7 +172,10 @@ def estimate(
         ),
     ] = False,
     sample_rate: SampleRate = None,
+    batch_size: BatchSize = None,
+    num_records: NumRecords = None,
     num_steps: NumSteps = None,
+    epochs: Epochs = None,
     as_json: Json = False,
 ) -> None:
     """Print lower bounds on epsilon from the scores of an audit, also of other people's.
@@ -182,7 +195,10 @@ def estimate(
     if (not scores) == (ranks is None):
         raise typer.BadParameter("give a file of scores, or --ranks with a file of ranks")
     mechanism = _mechanism(
-        conversion or [], adjacency or Adjacency.SUBSTITUTE, sample_rate, num_steps, every=every
+        conversion or [],
+        adjacency or Adjacency.SUBSTITUTE,
+        (sample_rate, batch_size, num_records, num_steps, epochs),
+        every=every,
     )
     if ranks is not None:
         from dpcanary.commands.ranks import RanksAsked, print_ranks
@@ -308,14 +324,16 @@ _IF_ONE_TRAINING = (
 def _mechanism(
     conversions: list[Conversion],
     adjacency: Adjacency,
-    sample_rate: float | None,
-    num_steps: int | None,
+    training: tuple[float | None, float | None, int | None, int | None, float | None],
     *,
     every: bool,
 ) -> Mechanism | None:
-    """The training whose exact curves are asked for; None if its options are not given."""
+    """The training whose exact curves are asked for; None if its options are not given.
+
+    The options are those of `mechanism_of`.
+    """
     is_asked = Conversion.SUBSAMPLED_GAUSSIAN in conversions
-    if (sample_rate, num_steps) == (None, None):
+    if training == (None,) * len(training):
         if is_asked:
             raise typer.BadParameter(
                 "--conversion subsampled_gaussian needs --sample-rate and --num-steps, which name"
@@ -326,9 +344,7 @@ def _mechanism(
         raise typer.BadParameter(
             "--sample-rate and --num-steps are for --conversion subsampled_gaussian, or --all"
         )
-    if sample_rate is None or num_steps is None:
-        raise typer.BadParameter("give --sample-rate and --num-steps together")
-    return Mechanism(adjacency, sample_rate=sample_rate, num_steps=num_steps)
+    return mechanism_of(*training, adjacency=adjacency)
 
 
 def _bounds(

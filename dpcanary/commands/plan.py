@@ -240,8 +240,8 @@ def _plan_from(
     rows = [
         (attack, f"{mu:.2f}", number(epsilon), _enough(runs, can_show=epsilon > exceed))
         for attack, mu, epsilon, runs in zip(
-            ("weaker (5 % limit)", "as the pilot's", "stronger (95 % limit)"),
-            pilot_plan.mu, pilot_plan.epsilon, pilot_plan.runs, strict=True,
+            _ATTACKS if pilot_plan.overlaps else _ATTACKS[:2],
+            pilot_plan.mu, pilot_plan.epsilon, pilot_plan.runs, strict=False,
         )
     ]  # fmt: skip
     header = ("if the attack is", "its mu", "it can show", f"new runs for {power:.0%}")
@@ -256,7 +256,7 @@ def _plan_from(
         " give --lower-is-world0."
         if pilot_plan.mu[-1] == 0 and scores.world0.mean() < scores.world1.mean()
         else "",
-        "The limits are a 90 % bootstrap interval of the pilot's AUC. All holds for new runs like"
+        f"{_LIMITS if pilot_plan.overlaps else _NO_UPPER_LIMIT} All holds for new runs like"
         " these, with the default rule, if the trade-off curve is Gaussian. Leave the pilot out of"
         " the bound: its scores chose the number of runs. Or estimate all runs by rule `anytime`,"
         " which allows it and needs more.",
@@ -269,6 +269,14 @@ def _plan_from(
         ),
         as_json=as_json,
     )
+
+
+_ATTACKS = ("weaker (5 % limit)", "as the pilot's", "stronger (95 % limit)")
+_LIMITS = "The limits are a 90 % bootstrap interval of the pilot's AUC."
+_NO_UPPER_LIMIT = (
+    "The pilot's scores do not overlap, so it sets no upper limit: its own mu would be that of half"
+    " a pair in the wrong order. Of the weaker attack, 5 % of such pilots do not overlap."
+)
 
 
 def _enough(runs: int | None, *, can_show: bool) -> str:

@@ -5,8 +5,10 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
-from scipy.stats import rankdata
+from scipy.integrate import trapezoid
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+from scipy.stats import norm, rankdata
 
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.core.gdp import gdp_epsilon
@@ -23,15 +25,18 @@ class PilotedRuns:
 
     Attributes:
         mu: of the Gaussian curve with the attack's AUC: the ends of a 90 % bootstrap interval, and
-            the estimate between them.
+            the estimate between them. Of scores that do not overlap, the first is the mu of which
+            5 % of such pilots do not, and the last is no limit.
         epsilon: at delta, of these mu: what so strong an attack shows with many runs.
         runs: of both worlds together, with which the bound exceeds the target with the given
             power; None if no number of runs is enough.
+        overlaps: whether a score of world 1 is as high as one of world 0.
     """
 
     mu: tuple[float, ...]
     epsilon: tuple[float, ...]
     runs: tuple[int | None, ...]
+    overlaps: bool
 
 
 def runs_after_pilot(
@@ -69,6 +74,9 @@ def runs_after_pilot(
         for _ in range(_RESAMPLES)
     ]
     low, high = np.quantile(resampled, _INTERVAL).tolist()
+    overlaps = bool(scores[0].min() <= scores[1].max())
+    if not overlaps:  # nor do those of a bootstrap
+        low = max(0.0, _seldom_apart(*map(len, scores)))
     strengths = min(low, mu), mu, max(high, mu)
     epsilons = tuple(gdp_epsilon(mu=strength, delta=delta) for strength in strengths)
 
@@ -87,7 +95,18 @@ def runs_after_pilot(
             return None
 
     needed = tuple(runs(*pair) for pair in zip(strengths, epsilons, strict=True))
-    return PilotedRuns(strengths, epsilons, needed)
+    return PilotedRuns(strengths, epsilons, needed, overlaps)
+
+
+def _seldom_apart(n0: int, n1: int) -> float:
+    """The mu at which all scores of world 0 exceed those of world 1 with a probability of 5 %."""
+    largest1 = np.linspace(-10.0, 10.0, 20_001)
+    density = n1 * norm.pdf(largest1) * ndtr(largest1) ** (n1 - 1)
+
+    def probability(mu: float) -> float:
+        return float(trapezoid(density * ndtr(mu - largest1) ** n0, largest1))
+
+    return float(brentq(lambda mu: probability(mu) - _INTERVAL[0], -10.0, 20.0))
 
 
 def _mu(world0: NDArray[np.float64], world1: NDArray[np.float64]) -> float:

@@ -166,7 +166,8 @@ def data_note(rows: pd.DataFrame) -> str:
     parts = [f"{_in_words(name)}, N = {int(count):,} private records" for name, count in data]
     models = rows.loc[trained, "model"].unique()
     if len(models) == 1:
-        parts.append(f"model: {_in_words(str(models[0]))}")
+        model = str(models[0])
+        parts.append(f"model: {model if ':' in model else _in_words(model)}")
     for canary in rows.loc[~trained, "canary"].unique():
         parts.append(f"{style.canary_name(str(canary))}: simulated, without records")
     return f"Data: {'; '.join(parts)}"

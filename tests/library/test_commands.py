@@ -754,6 +754,28 @@ def test_an_epsilon_of_group_privacy_that_is_missing_is_explained():
         assert (explained in printed("account", *asked, "--delta", "1e-5")) is is_missing
 
 
+def test_a_pilot_whose_scores_do_not_overlap_sets_no_upper_limit(tmp_path):
+    """At the weaker attack, 5 % of such pilots do not overlap: simulated, with its error."""
+    world0, world1 = np.linspace(1, 2, 7), np.linspace(-1, 0, 12)
+    pilot = saved(tmp_path, "pilot.npz", world0_scores=world0, world1_scores=world1)
+    asked = ["plan", "--from", pilot, "--exceed", "0.5", "--delta", "1e-5"]
+    content, text = as_json(*asked), " ".join(printed(*asked).split())
+    assert not content["overlaps"]
+    low, mu, high = content["mu"]
+    assert 0 < low < mu == high
+    rng = np.random.default_rng(5)
+    least = rng.normal(low, 1, (40_000, 7)).min(axis=1)
+    share = np.mean(least > rng.normal(0, 1, (40_000, 12)).max(axis=1))
+    assert share == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / 40_000) ** 0.5)
+    assert "do not overlap, so it sets no upper limit" in text
+    assert "stronger" not in text
+    world0[0] = -0.5
+    pilot = saved(tmp_path, "other.npz", world0_scores=world0, world1_scores=world1)
+    text = " ".join(printed(*asked[:2], pilot, *asked[3:]).split())
+    assert "a 90 % bootstrap interval" in text
+    assert "stronger (95 % limit)" in text
+
+
 def test_account_prints_what_epsilons_mean():
     """As `Mechanism.meaning` has it, rounded up."""
     asked = ["account", *TRAINING, *NOISE, "--values", "6"]
@@ -833,6 +855,9 @@ def test_the_exact_curves_of_a_training_need_its_rate_and_steps(tmp_path):
     own["mechanism"] = mechanism.under("add_remove")
     estimate = estimate_epsilon(**both, threshold_rule="simultaneous", **own)
     assert of_scores["epsilon_lower"] == estimate.epsilon_lower > 1
+    # As `account` takes them.
+    passes = ["--batch-size", "50", "--num-records", "200", "--epochs", "1.75"]
+    assert as_json(*asked, *scores, *passes)["bounds"] == [of_scores]
     for given in (asked, [*asked, *rate]):
         assert "--num-steps" in refused(*given, *ranks)
     for given in (ranks, scores):  # which other conversions do not use

@@ -202,6 +202,12 @@ def test_accounted_values_between_gaps_are_drawn_and_gaps_of_group_privacy_are_n
     assert note not in written_below(draw_bounds_figure(summary, axis="step")[0])
 
 
+def test_models_of_the_users_keep_their_names():
+    for model, shown in (("my_nets:build", "my_nets:build"), ("two_layers", "two layers")):
+        figure, _ = draw_bounds_figure(summary_of(model=model), axis="step")
+        assert f"model: {shown}" in written_below(figure)
+
+
 def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     for value in (3.0, np.nan):
         summary = summary_of(epsilon_heuristic=value)
