@@ -205,7 +205,7 @@ def test_accounted_values_between_gaps_are_drawn_and_gaps_of_group_privacy_are_n
 def test_models_of_the_users_keep_their_names():
     for model, shown in (("my_nets:build", "my_nets:build"), ("two_layers", "two layers")):
         figure, _ = draw_bounds_figure(summary_of(model=model), axis="step")
-        assert f"model: {shown}" in written_below(figure)
+        assert f"model: {shown}" in below(figure)
 
 
 def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
