@@ -145,25 +145,36 @@ def crafted_input(
     """Features whose gradient, with the target's own label, opposes the target's gradient.
 
     The search starts at zeros. It minimises the cosine similarity plus the mean squared difference
-    of the two gradients at the reference model. The optimiser is Adam, because the published plain
-    descent diverges or stalls, depending on the scale of the features. `step_size` is Adam's, in
-    units of a feature. `on_progress` gets the number of steps just done.
+    of the two gradients at the reference model. Where labels are numbers, gradients have their
+    scale, and the difference of long ones would lead back to the target: there it is in units of
+    the target's norm. The optimiser is Adam, because the published plain descent diverges or
+    stalls, depending on the scale of the features. `step_size` is Adam's, in units of a feature.
+    `on_progress` gets the number of steps just done.
 
     Raises:
-        InputError: if the features are not real numbers, or the descent diverges.
+        InputError: if the features are not real numbers, or the descent diverges or ends at the
+            target.
     """
     if not np.issubdtype(target.features.dtype, np.floating):
         raise InputError("crafted_input needs features that are real numbers, to descend on them")
     label, target_gradient = gradients.labels(target.label), gradients.of_target(target).detach()
     crafted = torch.zeros_like(gradients.inputs(target.features)).requires_grad_()
     optimiser = Stepping(Optimizer.ADAM, crafted, fused=False)
+    unit = 1.0 if isinstance(target.label, int) else target_gradient.norm()
     for _ in range(num_steps):
         gradient = gradients.of(crafted, label)
         cosine = torch.nn.functional.cosine_similarity(gradient, target_gradient, dim=0)
-        loss = cosine + torch.nn.functional.mse_loss(gradient, target_gradient)
+        difference = torch.nn.functional.mse_loss(gradient / unit, target_gradient / unit)
+        loss = cosine + difference
         [descent] = torch.autograd.grad(loss, crafted)
         optimiser.step(descent, step_size)
         on_progress(1)
     if not bool(torch.isfinite(crafted).all()):
         raise InputError(f"crafted_input diverged; lower crafting_step_size ({step_size:g})")
-    return InputCanary(crafted.detach().float().cpu().numpy(), target.label, target.index)
+    features = crafted.detach().float().cpu().numpy()
+    if np.array_equal(features, target.features):
+        raise InputError(
+            "crafted_input ends at its target, so both worlds would be the same: choose another"
+            " canary"
+        )
+    return InputCanary(features, target.label, target.index)

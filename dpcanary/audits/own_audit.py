@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from dpcanary.adversaries.catalogue import adversary
 from dpcanary.audits.audit_results import AuditResults
 from dpcanary.audits.own_audit_data import (
     AuditedData,
@@ -60,6 +61,9 @@ def config_of(
     if not re.fullmatch(NAME_PATTERN, name):
         raise InputError(f"name {name!r} must match {NAME_PATTERN}")
     audit = {"dataset": _DATASET, **_stated(keys)}
+    canaries = audit.get("canary", [])
+    for canary in [canaries] if isinstance(canaries, str) else canaries:
+        _check_takes_records(canary)
     num_steps, slots = audit.get("num_steps"), audit.get("num_slots", 1)
     if isinstance(num_steps, int) and "record_every" not in audit:
         audit["record_every"] = _interval(num_steps)
@@ -72,6 +76,21 @@ def config_of(
     }
     parse_experiment(config)
     return config
+
+
+def _check_takes_records(canary: str) -> None:
+    """Refuses adversaries that need a config of their own, whatever the data."""
+    entry = adversary(canary)
+    if not entry.is_trained:
+        raise InputError(
+            f"canary {canary} trains no model on your records: write a config for it (dpcanary"
+            " init; docs/configs.md)"
+        )
+    if entry.has_candidates:
+        raise InputError(
+            f"canary {canary} has no two worlds, and is estimated by ranks: write a config for it"
+            " (dpcanary init; docs/secrets.md)"
+        )
 
 
 def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:

@@ -155,6 +155,12 @@ def check(
     _show(result, further, as_json=as_json)
 
 
+_OF_ALL_RECORDS = (
+    "Counts are of all records. --prepare decides by the adversary's alone: a number has a column"
+    " for missing only if these lack some."
+)
+
+
 def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> None:
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
     from dpcanary.audits.own_preparation import look_at_source
@@ -169,6 +175,8 @@ def _look_at(features: str, label_column: str, loss: Loss, *, as_json: bool) -> 
         print_json({"passes": not look.blocks, "columns": look.rows(whole=True)})
     else:
         print("\n".join([*look.lines(whole=True), "", wrapped(look.verdict)]))
+        if look.blocks:
+            print(wrapped(_OF_ALL_RECORDS))
     if look.blocks:
         raise typer.Exit(FAILED)
 

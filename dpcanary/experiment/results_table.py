@@ -352,10 +352,13 @@ def stated(table: pd.DataFrame) -> str:
         is_valid=is_valid,
         is_above_accounted=row["above_accounted"] > 0,
     )
-    more = "" if len(table) == 1 else (
-        " Another single valid bound may be stated instead, if you chose it before you saw them."
-    )  # fmt: skip
-    return f"{text}{more}"
+    others = single[(single["proof"] != Proof.NOT_VALID) & (single["shown"] > 0)]
+    if not len(others.drop(row.name, errors="ignore")):
+        return text
+    return (
+        f"{text} Another single valid bound may be stated instead, if you chose it before you saw"
+        " them."
+    )
 
 
 def shown_in_words(row: Mapping[Any, Any]) -> str:

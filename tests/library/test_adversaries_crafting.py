@@ -205,6 +205,36 @@ def test_canaries_where_labels_are_numbers_have_an_extreme_label_that_the_advers
         assert (canary.label, canary.target) == (known.labels[row], target.index)
 
 
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_crafted_inputs_oppose_targets_whose_labels_are_numbers_of_any_scale(scale):
+    """As a linear model has it: a gradient is twice the error, times features and 1."""
+    private = Records(PRIVATE.features, scale * NUMBERS[:NUM_RECORDS])
+    known = Records(AUXILIARY.features, scale * NUMBERS[NUM_RECORDS:])
+    data = Split(private, known, known[:0])
+    settings = {"model": "linear", "initialisation": "zeros", "num_steps": 1, "sample_rate": 0.2}
+    settings |= {"num_slots": 3, "crafting_steps": 1_500, "crafting_step_size": 0.02}
+    crafting = by_hand.with_reference(
+        crafting_for(data, loss="squared_error", learning_rate=1e-6, **settings)
+    )
+    for canary, target in zip(of_records.crafted_inputs(crafting), crafting.targets, strict=True):
+        assert canary.label == target.label
+        weights = crafting.reference.parameters.astype(float)
+        own, crafted = (
+            2 * (np.append(one.features, 1.0) @ weights - target.label) * np.append(one.features, 1)
+            for one in (target, canary)
+        )
+        assert own @ crafted < -0.3 * np.linalg.norm(own) * np.linalg.norm(crafted)
+
+
+def test_a_crafted_input_that_ends_at_its_target_is_refused(attack, refuses):
+    module = nn.Linear(NUM_FEATURES, NUM_CLASSES)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    gradients = RecordGradients(module, np.zeros(count, np.float32), Loss.CROSS_ENTROPY)
+    blank = Target(0, np.zeros(NUM_FEATURES, np.float32), 1)
+    still = {"gradients": gradients, "num_steps": 1, "step_size": 1e-60}
+    refuses("both worlds would be the same", of_records.crafted_input, target=blank, **still)
+
+
 def of_one_label(crafting: Crafting, label: float) -> Crafting:
     alike = Records(PRIVATE.features, [label] * NUM_RECORDS)
     return with_data(crafting, private=alike, auxiliary=alike, test=alike)

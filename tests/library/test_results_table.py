@@ -165,6 +165,9 @@ def test_what_may_be_stated_comes_first():
         table = results.results_table(pd.DataFrame(rows))
         assert results.stated(table).startswith(text)
         assert results.results_lines(table, Path("x"))[0].startswith(text[:50])
+    for shown, is_said in ((0.0, False), (0.5, True)):
+        table = results.results_table(pd.DataFrame([first, one(shown, audit="b")]))
+        assert ("Another single" in results.stated(table)) is is_said
 
 
 def test_each_rule_has_a_row_by_its_first_conversion():
