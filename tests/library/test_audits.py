@@ -305,9 +305,9 @@ def test_what_an_audit_takes_is_said_before_it_starts(begun):
     assert len(begun) == 2
 
 
-@pytest.mark.usefixtures("quick_tables")
 @pytest.mark.parametrize(("canary", "why"), [
-    ("worst_case", "trains no model on your records"), ("secret", "trains no model on your records"),
+    ("worst_case", "trains no model on your records"),
+    ("secret", "trains no model on your records"),
     ("random_label", "has no two worlds, and is estimated by ranks"),
 ])  # fmt: skip
 def test_canaries_that_need_a_config_are_refused_by_name(canary, why, refuses):
@@ -315,6 +315,7 @@ def test_canaries_that_need_a_config_are_refused_by_name(canary, why, refuses):
         refuses(f"canary {canary} {why}: write a config for it", config_with, canary=canaries)
 
 
+@pytest.mark.usefixtures("quick_tables")
 def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     said = audited("--quick", "--cores", "2", "--significance", "0.1")
     [config] = begun
