@@ -118,9 +118,11 @@ class Headline:
         if self.is_valid:
             label = f"Shown {f'with {self.difference}' if self.difference else 'by attack'}"
             label += f", {self.adjacency} adjacency{_mean(self.bounds)}"
-            note = f"A lower bound with {self.confidence} confidence."
+            note = f"A lower bound with {self.confidence} confidence, if the conditions below hold."
             if self.bounds > 1:
                 note = f"Each bound has {self.confidence} confidence, and their mean has none."
+            elif self.shown == 0:
+                note = "A bound of 0 says nothing, and is no evidence of safety."
             entries.append(("shown", self.shown, _on_bar(self.shown, self.bounds), label, note))
         if self.real:
             difference = self.real.difference

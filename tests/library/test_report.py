@@ -121,6 +121,16 @@ def test_the_answer_of_the_first_page(changes, phrase, absent):
     assert bool(re.search("exceeds? what is accounted", text)) is is_above
 
 
+def test_cards_of_bounds_say_what_they_rest_on_and_those_of_0_say_nothing():
+    for changes, note in (
+        ({}, "A lower bound with 95 % confidence, if the conditions below hold."),
+        ({"shown": 0.0}, "A bound of 0 says nothing, and is no evidence of safety."),
+        ({"bounds": 5}, "Each bound has 95 % confidence, and their mean has none."),
+    ):
+        [card] = [bar for bar in headline(**changes).bars if bar.kind == "shown"]
+        assert card.note == note
+
+
 def test_the_first_page_has_all_that_a_privacy_officer_asks_for():
     texts = {"data": "Digits.", "chosen": "Of 2 rows.", "measured": "Test accuracy 83.2%."}
     page = dict(headline(**CRAFTED, **texts, not_examined=["The loop."]).sections)
