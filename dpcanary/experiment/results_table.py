@@ -230,8 +230,9 @@ def print_results(folder: Path) -> None:
         InputError: if there is no summary in the folder, or an old one.
     """
     summary, products = read_with_products(folder)
-    print("\n".join(results_lines(results_table(summary), folder)))
-    for text in left_out_in_words(summary):
+    table = results_table(summary)
+    print("\n".join(results_lines(table, folder)))
+    for text in left_out_in_words(summary, table):
         print(wrapped(text))
     print()
     if products:
@@ -410,10 +411,10 @@ def in_words(table: pd.DataFrame) -> str:
     )
 
 
-def left_out_in_words(summary: pd.DataFrame) -> Iterator[str]:
-    """Which rules of a summary have no row in the table of results, if there are any."""
+def left_out_in_words(summary: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
+    """Which rules of a summary have no row in its table of results, if there are any."""
     rules = summary["threshold_rule"].drop_duplicates()
-    left_out = ", ".join(rules[~rules.isin(results_table(summary)["rule"])])
+    left_out = ", ".join(rules[~rules.isin(table["rule"])])
     if left_out:
         yield f"Left out, as not valid: {left_out}; summary.tsv has the numbers."
 

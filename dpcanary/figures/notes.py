@@ -166,16 +166,18 @@ def data_note(rows: pd.DataFrame) -> str:
     parts = [f"{_in_words(name)}, N = {int(count):,} private records" for name, count in data]
     models = rows.loc[trained, "model"].unique()
     if len(models) == 1:
-        model = str(models[0])
-        parts.append(f"model: {model if ':' in model else _in_words(model)}")
+        parts.append(f"model: {_in_words(str(models[0]))}")
     for canary in rows.loc[~trained, "canary"].unique():
         parts.append(f"{style.canary_name(str(canary))}: simulated, without records")
     return f"Data: {'; '.join(parts)}"
 
 
 def _in_words(name: str) -> str:
+    """Names of data and models in words; those of the user's files and functions stay."""
     parts = name.removesuffix(" (synthetic data)").split(", ")
-    return ", ".join(_NAMES.get(part, part.replace("_", " ")) for part in parts)
+    return ", ".join(
+        part if {".", ":"} & {*part} else _NAMES.get(part, part.replace("_", " ")) for part in parts
+    )
 
 
 def number_range(values: Iterable[int]) -> str:

@@ -100,7 +100,7 @@ def report_of_experiment(folder: Path) -> Report:
             *above_in_words(table),
             *meanings,
             in_words(table),
-            *left_out_in_words(summary),
+            *left_out_in_words(summary, table),
             *left_out,
         ],
         pictures=pictures,

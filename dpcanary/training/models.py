@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
+from dpcanary.core.global_generators import seed_torch
 from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
@@ -99,7 +100,7 @@ def _own_module(
     """The checked module that a user's function `package.module:function` makes."""
     make = function_named(reference)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # so that all jobs get the same module
+        seed_torch(seed)  # so that all jobs get the same module
         try:
             module = make()
         except Exception as error:  # whatever the user's code raises

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.accounting.of_opacus import samples_poisson
@@ -42,8 +41,6 @@ from dpcanary.watching.steps_of_opacus import (
 from dpcanary.watching.watched_models import ModelOfOpacus, objects_of_opacus, parts_of, rows_of
 from dpcanary.watching.watched_step import StepSettings
 from dpcanary.watching.watched_training import WatchedTraining
-
-Floats = NDArray[np.float64]
 
 # Marks what stands in place of an optimizer's method.
 _MARK = "_dpcanary_watches"

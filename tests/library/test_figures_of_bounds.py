@@ -202,7 +202,9 @@ def test_accounted_values_between_gaps_are_drawn_and_gaps_of_group_privacy_are_n
     assert note not in written_below(draw_bounds_figure(summary, axis="step")[0])
 
 
-def test_models_of_the_users_keep_their_names():
+def test_models_and_files_of_the_users_keep_their_names():
+    figure, _ = draw_bounds_figure(summary_of(data="my_patients.csv"), axis="step")
+    assert "Data: my_patients.csv, N = " in below(figure)
     for model, shown in (("my_nets:build", "my_nets:build"), ("two_layers", "two layers")):
         figure, _ = draw_bounds_figure(summary_of(model=model), axis="step")
         assert f"model: {shown}" in below(figure)

@@ -141,8 +141,10 @@ def test_a_summary_in_words():
 def test_rules_without_a_row_are_named():
     rows = [one(5.0), one(6.0, threshold_rule="in_sample", is_valid=False), one(4.0, audit="b")]
     left_out = "Left out, as not valid: in_sample; summary.tsv has the numbers."
-    assert [*results.left_out_in_words(pd.DataFrame(rows))] == [left_out]
-    assert not [*results.left_out_in_words(pd.DataFrame([rows[0], rows[2]]))]
+    for shown, expected in ((rows, [left_out]), ([rows[0], rows[2]], [])):
+        summary = pd.DataFrame(shown)
+        table = results.results_table(summary)
+        assert [*results.left_out_in_words(summary, table)] == expected
 
 
 def test_what_may_be_stated_comes_first():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.random import get_state, set_state
 
-from dpcanary.core.global_generators import seed_global_generators
+from dpcanary.core.global_generators import seed_global_generators, seed_torch
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def same_random_numbers(seed: int) -> Iterator[None]:
 
     def seeded() -> int:
         value = entropy.getrandbits(63)
-        torch.manual_seed(value)
+        seed_torch(value)
         return value
 
     def seed_of_python(generator: random.Random, a: Any = None, version: int = 2) -> None:
