@@ -156,7 +156,7 @@ def run_snakemake(
         *options,
     ]
     if _status(command, folder, lock=lock, prints_results=prints_results):
-        raise InputError(f"{config.name} has not been finished; see above")
+        raise InputError(f"{config.name} has not been finished; see above. {GOES_ON}")
     if makes_all:
         # Not left to Snakemake, which ends without a word where all is done already.
         if is_whole:
@@ -202,8 +202,8 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
         except KeyboardInterrupt:
             _signal(child, signal.SIGINT)
             _forward(child)
-            if child.wait() == -signal.SIGKILL:  # by a second interruption, so it said nothing
-                print(f"\n{GOES_ON}", file=sys.stderr)
+            child.wait()
+            print(f"\n{GOES_ON}", file=sys.stderr)
             raise
 
 

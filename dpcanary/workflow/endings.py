@@ -55,7 +55,11 @@ def print_success(results: Path, targets: Iterable[str]) -> None:
 
 
 def print_failure(logs: Path) -> None:
-    """Prints the reasons of failed jobs again, on stderr, and how to go on."""
+    """Prints the reasons of failed jobs again, on stderr.
+
+    It says how to go on, too, unless a command started this run. That one says it however the run
+    ends: Snakemake does not call this where it is interrupted while it starts a job.
+    """
     reasons = failures(logs, since=_STARTED)
     if reasons:
         _say("\nWhat went wrong:")
@@ -63,7 +67,8 @@ def print_failure(logs: Path) -> None:
             _say(f"  {reason}")
         if len(reasons) > _MOST:
             _say(f"  ... and {len(reasons) - _MOST} more jobs")
-    _say(f"\n{'Mend this first. ' if reasons else ''}{GOES_ON}")
+    if BY_COMMAND not in os.environ:
+        _say(f"\n{'Mend this first. ' if reasons else ''}{GOES_ON}")
 
 
 def _say(text: str) -> None:

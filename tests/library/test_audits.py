@@ -362,6 +362,19 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
         checked_name("adversary", name)
 
 
+def test_an_interrupted_command_says_how_to_go_on_where_its_workflow_says_nothing(tmp_path, capsys):
+    """Snakemake ends without a word where it is interrupted while it starts a job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    mute = "import os, signal, time\ntry:\n    os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    mute = f"{mute}\nexcept KeyboardInterrupt:\n    raise SystemExit(1)"
+    try:
+        with locked(tmp_path / "mine") as (_, lock), pytest.raises(KeyboardInterrupt):
+            _status([sys.executable, "-c", mute], tmp_path, lock=lock, prints_results=True)
+        assert capsys.readouterr().err.count("The same command goes on from here") == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )

@@ -29,6 +29,7 @@ from dpcanary.experiment import results_table as results
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Products
+from dpcanary.experiment.results_lock import BY_COMMAND
 from dpcanary.experiment.summary import last_rows, learnt_in_words
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import print_failure, print_success
@@ -319,7 +320,7 @@ def test_a_finished_run_ends_with_its_results(tmp_path, capsys):
 TRACEBACK = "Traceback (most recent call last):"
 
 
-def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
+def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys, monkeypatch):
     for name, text in (
         (
             "train_shard/mine/00003",
@@ -337,6 +338,9 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
     reason += "\n  train_shard/mine/00003: run 7 diverged: lower learning_rate"
     text = capsys.readouterr().err
     assert text.startswith(f"\nWhat went wrong:\n  {reason}\n\nMend this first. The same command")
+    monkeypatch.setenv(BY_COMMAND, "1")  # which says the last line itself
+    print_failure(tmp_path)
+    assert capsys.readouterr().err == f"\nWhat went wrong:\n  {reason}\n"
 
 
 def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):

@@ -210,7 +210,7 @@ def test_an_interrupted_audit_goes_on_and_a_failed_job_says_why_last(tmp_path):
         _, said = child.communicate(timeout=PATIENCE)  # not the hour that the job would last
     assert child.returncode == 130
     assert not re.search("Traceback|RuleException|Error in rule", said)
-    assert "The same command goes on from here" in said
+    assert said.count("The same command goes on from here") == 1
     lines = printed_by(COMMAND, tmp_path, fails=True, FAILS="yes").splitlines()
     assert "model my_models:build_model fails: AssertionError" in " ".join(lines[-8:])
     assert "RuleException" not in " ".join(lines)
