@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -44,7 +45,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """All processes of a session share a new folder for what is computed once."""
+    """All processes of a session share a new folder for what is computed once.
+
+    And none ignores Ctrl-C, as a shell has it for what runs in the background: tests send it to
+    commands that they start, which would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "DPCANARY_CACHE" not in os.environ:
         folder = os.environ["DPCANARY_CACHE"] = tempfile.mkdtemp(prefix="dpcanary-cache-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -152,12 +152,17 @@ def crafted_input(
     `on_progress` gets the number of steps just done.
 
     Raises:
-        InputError: if the features are not real numbers, or the descent diverges or ends at the
-            target.
+        InputError: if the features are not real numbers, the target has no gradient, or the descent
+            diverges or ends at the target.
     """
     if not np.issubdtype(target.features.dtype, np.floating):
         raise InputError("crafted_input needs features that are real numbers, to descend on them")
     label, target_gradient = gradients.labels(target.label), gradients.of_target(target).detach()
+    if not bool(target_gradient.any()):
+        raise InputError(
+            f"crafted_input: the gradient of private record {target.index}, its target, is 0 at the"
+            " reference model, so that none opposes it: choose another canary"
+        )
     crafted = torch.zeros_like(gradients.inputs(target.features)).requires_grad_()
     optimiser = Stepping(Optimizer.ADAM, crafted, fused=False)
     unit = 1.0 if isinstance(target.label, int) else target_gradient.norm()

@@ -117,7 +117,9 @@ def plan(
                 " training shows does not follow from a pilot, see docs/one_run.md"
             )
         if len(pilot) > 2:
-            raise typer.BadParameter("--from: give one file, or one of each world")
+            raise typer.BadParameter(
+                f"--from: give one file, or one of each world; these are {len(pilot)}"
+            )
         scores = read_world_scores(*pilot, score=score_column, world=world_column, world0=world0)
         _plan_from(
             scores.swapped if lower else scores,

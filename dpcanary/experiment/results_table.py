@@ -1,6 +1,6 @@
 """The results of an experiment in a few columns: what is shown, beside what is accounted."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dpcanary.experiment.products import Product, Products
 from dpcanary.experiment.summary import COLUMNS, described_data, last_rows, learnt_in_words
 from dpcanary.experiment.unplanned_looks import LOOKED_BEFORE, with_unplanned_looks
 
-_MOST_TARGETS = 5
+_MOST_NAMES = 5
 # Arrays of a split whose labels are numbers, and what classes have in place of them.
 _LABEL_SCALING = {"label_scaling_mean": 0.0, "label_scaling_deviation": 1.0}
 
@@ -60,30 +60,54 @@ def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, s
 
 def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     """Which rows of the source an audit's target records are; empty if this is not known."""
+    arrays = _target_arrays(products, folder, audit)
+    if not arrays:
+        return ""
+    targets = arrays["target"]
+    listed = [str(row) for row in arrays["private_rows"][targets[:_MOST_NAMES]]]
+    if "private_names" in arrays:
+        names = arrays["private_names"][targets]
+        listed = [f"{row} ({name})" for row, name in zip(listed, names, strict=False)]
+    label = f" ({_label(arrays, 'target_label')})" if len(targets) == 1 else ""
+    return f"row {_first(listed, len(targets))} of the source, counted from 0{label}"
+
+
+def other_label_in_words(products: Products, folder: Path, audit: str) -> str:
+    """The label of the record that is in the place of an audit's one target in the other world.
+
+    Empty if it is that of the target, there are several targets, or a canary has no label.
+    """
+    arrays = _target_arrays(products, folder, audit)
+    is_substitute = products.experiment.audits[audit].adjacency is Adjacency.SUBSTITUTE
+    if not is_substitute or "label" not in arrays or len(arrays["target"]) > 1:
+        return ""
+    label, others = _label(arrays, "target_label"), _label(arrays, "label")
+    return others if others != label else ""
+
+
+def _target_arrays(products: Products, folder: Path, audit: str) -> Arrays:
+    """An audit's targets and their canaries, with names of rows and classes; {} if unknown."""
     products_of_targets = [*products.canaries(audit), *products.data_of(audit)]
     paths = [path for product in products_of_targets if (path := _checked(folder, product))]
     if len(paths) < 2:
-        return ""
+        return {}
     canaries, data = paths
     names_of_arrays = ("private_rows", "private_names", "class_names", *_LABEL_SCALING)
     arrays = read_npz(data, names=names_of_arrays)
     if "private_rows" not in arrays:
-        return ""
-    arrays |= read_npz(canaries, names=("target", "target_label"))
-    targets = arrays["target"]
-    listed = [str(row) for row in arrays["private_rows"][targets[:_MOST_TARGETS]]]
-    if "private_names" in arrays:
-        names = arrays["private_names"][targets]
-        listed = [f"{row} ({name})" for row, name in zip(listed, names, strict=False)]
-    more = len(targets) - _MOST_TARGETS
-    several = f" and {more} more" if more > 0 else ""
-    label = f" ({_label(arrays)})" if len(targets) == 1 else ""
-    return f"row {', '.join(listed)}{several} of the source, counted from 0{label}"
+        return {}
+    return arrays | read_npz(canaries, names=("target", "target_label", "label"))
 
 
-def _label(arrays: Arrays) -> str:
-    """The label of the first target; one that is a number has the units of the source."""
-    label = arrays["target_label"][0].item()
+def _first(names: Sequence[str], count: int | None = None) -> str:
+    """The first ones of so many names, by default of these, and how many more there are."""
+    more = (len(names) if count is None else count) - _MOST_NAMES
+    return f"{', '.join(names[:_MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+
+
+def _label(arrays: Arrays, name: str) -> str:
+    """The first label of an array; one that is a number has the units of the source."""
+    label = arrays[name][0].item()
     if "class_names" in arrays:
         name = str(arrays["class_names"][label])
         return f"label {label}" if name == str(label) else f"class {name}"
@@ -246,22 +270,29 @@ def print_results(folder: Path) -> None:
 
 
 def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[str]:
-    """The archive, the datasets, the target record if all audits share it, and the accuracy."""
+    """The archive, the datasets, the target records and the accuracy."""
     settings = products.experiment.settings
     if settings.is_released:
         yield f"Observations: released, {settings.archive} of SHA-256 {settings.archive_sha256}."
     for _, text in datasets_in_words(products, folder):
         yield f"Data: {text}"
     audits = products.experiment.audits
-    targets = {targets_in_words(products, folder, audit) for audit in audits} - {""}
-    if len(targets) == 1:
-        yield f"Target record: {targets.pop()}."
+    targets: dict[str, list[str]] = {}
+    for audit in audits:
+        targets.setdefault(targets_in_words(products, folder, audit), []).append(audit)
+    targets.pop("", None)
+    if len(targets) > _MOST_NAMES:
+        yield f"Target records: {len(targets)} for {len(audits)} audits; `dpcanary report` has all."
+    else:
+        for record, of_audits in targets.items():
+            of = f" of {_first(of_audits)}" if len(targets) > 1 else ""
+            yield f"Target record{of}: {record}."
     learnt: dict[str, list[str]] = {}
-    for audit, row in last_rows(summary).iterrows():
-        learnt.setdefault(learnt_in_words(row), []).append(str(audit))
-    for text, names in learnt.items():
+    for name, row in last_rows(summary).iterrows():
+        learnt.setdefault(learnt_in_words(row), []).append(str(name))
+    for text, of_learnt in learnt.items():
         if text:
-            yield text if len(learnt) == 1 else f"{', '.join(names)}: {text}"
+            yield text if len(learnt) == 1 else f"{_first(of_learnt)}: {text}"
 
 
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
@@ -430,11 +461,9 @@ def above_in_words(table: pd.DataFrame) -> Iterator[str]:
             rows["audit"], rows["bounds"], rows["above_accounted"], strict=True
         )
     ]
-    more = len(names) - _MOST_TARGETS
-    several = f" and {more} more" if more > 0 else ""
     yield (
-        f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {', '.join(names[:_MOST_TARGETS])}"
-        f"{several}; {int(table['above_accounted'].sum())} of {int(table['bounds'].sum())} bounds."
+        f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {_first(names)};"
+        f" {int(table['above_accounted'].sum())} of {int(table['bounds'].sum())} bounds."
         " This is by chance, or an assumption does not hold (conversion `direct` makes none on the"
         " mechanism), or the training is not what was accounted."
     )

@@ -27,6 +27,7 @@ from dpcanary.experiment.results_table import (
     first_row,
     in_words,
     left_out_in_words,
+    other_label_in_words,
     read_summary,
     results_table,
     substitute_in_words,
@@ -297,6 +298,8 @@ def _details(
         yield "seconds of training", f"{row['seconds']:,.1f}"
     if targets := targets_in_words(products, folder, audit):
         yield "target record", targets
+    if other := other_label_in_words(products, folder, audit):
+        yield "in the other world", other
 
 
 def _pictures(

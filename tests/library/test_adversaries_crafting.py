@@ -226,6 +226,16 @@ def test_crafted_inputs_oppose_targets_whose_labels_are_numbers_of_any_scale(sca
         assert own @ crafted < -0.3 * np.linalg.norm(own) * np.linalg.norm(crafted)
 
 
+def test_a_target_without_gradient_has_no_crafted_input(refuses):
+    gradients = RecordGradients(
+        nn.Linear(NUM_FEATURES, 1), np.zeros(NUM_FEATURES + 1, np.float32), Loss.SQUARED_ERROR
+    )
+    target = Target(7, PRIVATE.features[7], 0.0)
+    search = {"gradients": gradients, "num_steps": 3, "step_size": 0.1}
+    message = "the gradient of private record 7, its target, is 0 at the reference model"
+    refuses(message, of_records.crafted_input, target=target, **search)
+
+
 def test_a_crafted_input_that_ends_at_its_target_is_refused(attack, refuses):
     module = nn.Linear(NUM_FEATURES, NUM_CLASSES)
     count = sum(parameter.numel() for parameter in module.parameters())

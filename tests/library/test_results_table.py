@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from dpcanary.audits.audit_results import AuditResults
 from dpcanary.cli import app
 from dpcanary.core.files import write_text
 from dpcanary.core.tsv_tables import write_table
-from dpcanary.data.canaries import CanarySet, GradientCanary, write_canaries
+from dpcanary.data.canaries import CanarySet, GradientCanary, InputCanary, write_canaries
 from dpcanary.data.dataset_settings import DatasetStage
 from dpcanary.data.record_source import own_files
 from dpcanary.data.records import Split, write_split
@@ -244,11 +245,24 @@ def test_a_notebook_rounds_to_the_safe_side(tmp_path):
     assert cells[:5] == ["gradient", "1000", "3.00", "4.41", "9.13"]
 
 
-def targets_of(folder: Path, targets: list[int], **dataset: object) -> tuple[Split, str]:
-    """A source's split, and what is said of an audit of some of its private records."""
+def targets_of(
+    folder: Path,
+    targets: list[int],
+    *,
+    donors: Sequence[int] = (),
+    adjacency: str = "substitute",
+    **dataset: object,
+) -> tuple[Split, str, str]:
+    """A source's split, and what is said of an audit's targets, and of its other world.
+
+    With donors, the canaries are the targets with the labels of these private records.
+    """
     loss = "squared_error" if dataset.get("label_kind") == "numbers" else "cross_entropy"
-    audit = {"dataset": "d", "canary": "gradient", "sample_rate": 0.5, "noise_multiplier": 2.0,
-             "num_runs": 8, "num_steps": 2, "loss": loss, "num_slots": len(targets)}  # fmt: skip
+    of_records = {"substitute": "natural", "add_remove": "random_record"}
+    canary = of_records[adjacency] if donors else "gradient"
+    audit = {"dataset": "d", "canary": canary, "sample_rate": 0.5, "noise_multiplier": 2.0,
+             "num_runs": 8, "num_steps": 2, "loss": loss, "num_slots": len(targets),
+             "adjacency": adjacency}  # fmt: skip
     config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}, "audits": {"a": audit}}
     experiment = parse_experiment(config)
     products, stage = Products(experiment), experiment.dataset_stage(DatasetStage, dataset="d")
@@ -258,10 +272,17 @@ def targets_of(folder: Path, targets: list[int], **dataset: object) -> tuple[Spl
     of_data, [of_canaries] = products.data("d"), products.canaries("a")
     write_split(folder / of_data.path, split, settings={}, origin=of_data.origin)
     canaries = tuple(GradientCanary(index, index) for index in targets)
+    if donors:
+        private = split.private
+        canaries = tuple(
+            InputCanary(private.features[index], private.labels[donor].item(), index)
+            for index, donor in zip(targets, donors, strict=True)
+        )
     labels = tuple(split.private.labels[targets].tolist())
     path = folder / of_canaries.path
     write_canaries(path, CanarySet(canaries, labels), origin=of_canaries.origin)
-    return split, results.targets_in_words(products, folder, "a")
+    said = (results.targets_in_words, results.other_label_in_words)
+    return split, *(function(products, folder, "a") for function in said)
 
 
 def test_a_target_record_of_a_regression_has_the_units_of_its_table(tmp_path):
@@ -270,15 +291,23 @@ def test_a_target_record_of_a_regression_has_the_units_of_its_table(tmp_path):
     source = tmp_path / "homes.csv"
     pd.DataFrame({"size": rng.normal(size=90), "price": prices}).to_csv(source, index=False)
     labels = {"label_column": "price", "label_kind": "numbers", "balanced": False}
+    labels |= {"source": str(source), "num_records": 30}
     shown_labels = set()
     for target in range(12):
-        _, text = targets_of(tmp_path, [target], source=str(source), num_records=30, **labels)
+        split, text, other = targets_of(tmp_path, [target], donors=[target + 1], **labels)
         row, label = re.fullmatch(
             r"row (\d+) of the source, counted from 0 \(label (.*)\)", text
         ).groups()
         assert label == f"{prices[int(row)]:.0f}"
-        shown_labels.add(label)
-    assert "0" in shown_labels
+        of_donor = f"{prices[split.private_rows[target + 1]]:.0f}"
+        assert other == (f"label {of_donor}" if of_donor != label else "")
+        shown_labels |= {label, other}
+    assert {"0", "label 0", ""} <= shown_labels
+    # A record that is added has no counterpart, a gradient no label, and two targets have two.
+    added = targets_of(tmp_path, [0], donors=[1], adjacency="add_remove", **labels)
+    assert targets_of(tmp_path, [0], donors=[1], **labels)[2] != added[2] == ""
+    assert targets_of(tmp_path, [0], **labels)[2] == ""
+    assert targets_of(tmp_path, [0, 1], donors=[1, 2], **labels)[2] == ""
 
 
 def test_target_records_of_a_folder_of_images_have_the_names_of_their_files(tmp_path):
@@ -286,7 +315,7 @@ def test_target_records_of_a_folder_of_images_have_the_names_of_their_files(tmp_
         path = tmp_path / "photos/train" / ("cats" if number % 2 else "dogs") / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((5, 4), 7 * number, np.uint8)).save(path)
-    split, text = targets_of(
+    split, text, _ = targets_of(
         tmp_path, [4, 1, 5], source=f"{tmp_path / 'photos'}/", num_records=6, max_records=20
     )
     numbers = split.private.features[:, 0, 0, 0] * split.scaling.deviation + split.scaling.mean
