@@ -29,22 +29,22 @@ def in_turns(ours: Callable[[], object], theirs: Callable[[], object], repeats: 
     """Medians of seconds."""
     seconds: list[list[float]] = [[], []]
     for _ in range(repeats):
-        for one, of_one in zip((ours, theirs), seconds, strict=True):
+        for function, durations in zip((ours, theirs), seconds, strict=True):
             start = time.perf_counter()
-            one()
-            of_one.append(time.perf_counter() - start)
-    return [median(of_one) for of_one in seconds]
+            function()
+            durations.append(time.perf_counter() - start)
+    return [median(durations) for durations in seconds]
 
 
 def scores_by_scipy(sums: np.ndarray, q: float, num_steps: int, sigma: float) -> np.ndarray:
     """The naive twin of `log_likelihood_ratio`, in blocks that fit into memory."""
     counts = np.arange(num_steps + 1)
     weights = binom.logpmf(counts, num_steps, q) - counts**2 / (2 * num_steps * sigma**2)
-    found = []
+    ratios = []
     for block in np.array_split(sums, max(1, len(sums) * len(counts) // 2**21)):
         tilts = block[:, None] * (counts / (num_steps * sigma**2))
-        found.append(logsumexp(weights + tilts, axis=1) - logsumexp(weights - tilts, axis=1))
-    return np.concatenate(found)
+        ratios.append(logsumexp(weights + tilts, axis=1) - logsumexp(weights - tilts, axis=1))
+    return np.concatenate(ratios)
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
     )
 
     def row(what: str, mechanism: tuple[float, int, float], seconds: list[float]) -> None:
-        ours, theirs = (1e3 * one for one in seconds)
+        ours, theirs = (1e3 * value for value in seconds)
         q, steps, sigma = mechanism
         print(
             f"| {what} | {q}, {steps:,}, {sigma} | {ours:.2f} | {theirs:.2f} |"
@@ -66,22 +66,20 @@ def main() -> None:
             flush=True,
         )
 
-    for known in MECHANISMS:
-        q, steps, sigma = known
+    for case in MECHANISMS:
+        q, steps, sigma = case
         mechanism = Mechanism("substitute", sample_rate=q, num_steps=steps, noise_multiplier=sigma)
         masses = _loss_of_step(Question(mechanism, DELTA), True)._pmf_remove
         library = DensePLDPmf(
             masses._discretization, masses._lower_loss, masses._probs, masses._infinity_mass, True
         )
         pair = (masses, library)
-        row(
-            "compose", known, in_turns(*(partial(one.self_compose, steps) for one in pair), repeats)
-        )
-        composed = [one.self_compose(steps) for one in pair]
-        asked = (partial(one.get_epsilon_for_delta, DELTA) for one in composed)
-        row("epsilon", known, in_turns(*asked, repeats))
-    for known in MECHANISMS[:2]:
-        q, steps, sigma = known
+        row("compose", case, in_turns(*(partial(pmf.self_compose, steps) for pmf in pair), repeats))
+        composed = [pmf.self_compose(steps) for pmf in pair]
+        asked = (partial(pmf.get_epsilon_for_delta, DELTA) for pmf in composed)
+        row("epsilon", case, in_turns(*asked, repeats))
+    for case in MECHANISMS[:2]:
+        q, steps, sigma = case
         rng = np.random.default_rng(0)
         sums = rng.normal(size=SCORES) * sigma * np.sqrt(steps) + rng.binomial(steps, q, SCORES)
         settings = {"sample_rate": q, "num_steps": steps, "noise_multiplier": sigma}
@@ -90,7 +88,7 @@ def main() -> None:
             partial(scores_by_scipy, sums, q, steps, sigma),
             min(3, repeats),
         )
-        row(f"{SCORES:,} scores", known, seconds)
+        row(f"{SCORES:,} scores", case, seconds)
 
 
 if __name__ == "__main__":

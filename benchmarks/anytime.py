@@ -46,11 +46,11 @@ def row(mu: float, num_runs: int, num_audits: int) -> str:
     half = num_runs // 2
     looks = tuple((look // 2, look // 2) for look in LOOKS if look <= num_runs)
     rng = np.random.default_rng([9, int(mu), num_runs])
-    found = []
+    rows = []
     for _ in range(num_audits):
         pair = rng.normal(mu, 1, half), rng.normal(0, 1, half)
-        found.append((calibrated(*pair, ((half, half),)), calibrated(*pair, looks), anytime(*pair)))
-    ratios = np.array(found) / mu
+        rows.append((calibrated(*pair, ((half, half),)), calibrated(*pair, looks), anytime(*pair)))
+    ratios = np.array(rows) / mu
     error = ratios.std(axis=0).max() / num_audits**0.5
     cells = (f"{mu:g}", f"{num_runs:,}", *(f"{mean:.3f}" for mean in ratios.mean(axis=0)))
     return f"| {' | '.join(cells)} | {error:.3f} |"

@@ -102,13 +102,13 @@ def measure(cells: list[tuple[str, int]], num_audits: int, processes: int) -> pd
         for name, size in sorted(cells, key=lambda cell: -cell[1])  # long ones first
         for start in range(0, num_audits, _AUDITS_PER_TASK)
     ]
-    found: dict[tuple[str, int], list[NDArray[np.float64]]] = {cell: [] for cell in cells}
+    bounds_by_cell: dict[tuple[str, int], list[NDArray[np.float64]]] = {cell: [] for cell in cells}
     with ProcessPoolExecutor(processes) as pool:
         bounds = tqdm(pool.map(bounds_of, tasks), total=len(tasks), desc="audits, in fifties")
         for task, of_task in zip(tasks, bounds, strict=True):
-            found[task.law, task.size].append(of_task)
+            bounds_by_cell[task.law, task.size].append(of_task)
     return pd.DataFrame(
-        row for (name, size), parts in found.items() for row in rows(name, size, parts)
+        row for (name, size), parts in bounds_by_cell.items() for row in rows(name, size, parts)
     )
 
 
@@ -143,8 +143,8 @@ def failures(table: pd.DataFrame) -> list[str]:
     exceeds = table["above"] > table["allowed"]
     cell = table[["law", "scores_per_world", "threshold_rule"]].apply(tuple, axis=1)
     planted = cell.isin(PLANTED)
-    broken = [f"not valid: {tuple(found)}" for found in cell[exceeds & table["must_hold"]]]
-    missed = [f"planted failure not noticed: {tuple(found)}" for found in cell[planted & ~exceeds]]
+    broken = [f"not valid: {tuple(row)}" for row in cell[exceeds & table["must_hold"]]]
+    missed = [f"planted failure not noticed: {tuple(row)}" for row in cell[planted & ~exceeds]]
     return broken + missed
 
 
@@ -241,12 +241,12 @@ def best_threshold(name: str, size: int) -> float:
     law = laws()[name]
     drawn = law.draw(np.random.default_rng([7, *name.encode()]), 400_000)
     world0, world1 = (np.sort(scores) for scores in drawn)
-    places = np.unique(np.quantile(world0, np.linspace(0.0, 1.0, 201)))
-    fnr = np.searchsorted(world0, places) / len(world0)
-    fpr = 1 - np.searchsorted(world1, places) / len(world1)
+    thresholds = np.unique(np.quantile(world0, np.linspace(0.0, 1.0, 201)))
+    fnr = np.searchsorted(world0, thresholds) / len(world0)
+    fpr = 1 - np.searchsorted(world1, thresholds) / len(world1)
     table = clopper_pearson_upper_table(num_trials=size, level=SIGNIFICANCE / 2)
     fpr_upper, fnr_upper = (table[np.rint(rates * size).astype(int)] for rates in (fpr, fnr))
-    return float(places[np.argmax(family_of_law(law).strength(fpr_upper, fnr_upper))])
+    return float(thresholds[np.argmax(family_of_law(law).strength(fpr_upper, fnr_upper))])
 
 
 if __name__ == "__main__":

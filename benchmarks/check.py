@@ -48,9 +48,9 @@ LISTS = {
 }
 
 
-def found_as(loop: Loop, found: MechanismCheck) -> str:
+def found_as(loop: Loop, check: MechanismCheck) -> str:
     """The properties that fail, first those that name the error; empty if none of these does."""
-    failing = [finding.name for finding in found.ranked if not finding.holds]
+    failing = [finding.name for finding in check.ranked if not finding.holds]
     named = [name for name in loop.found_by or failing[:1] if name in failing]
     others = len(failing) - len(named)
     return ", ".join([*named, *([f"{others} more"] if others else [])]) if named else ""
@@ -82,8 +82,8 @@ def main() -> None:
         print_table(["right loop", ""], passes)
         kept += [(title, "wrong", *row) for row in rows]
         kept += [(title, "right", *row) for row in passes]
-        found = sum(how != "not found" for _, how in rows)
-        print(f"\n{title}: {found} of {len(rows)} wrong loops are found.\n")
+        num_found = sum(how != "not found" for _, how in rows)
+        print(f"\n{title}: {num_found} of {len(rows)} wrong loops are found.\n")
     if arguments.write:
         columns = ["list", "kind", "loop", "result"]
         table = pd.DataFrame(kept, columns=columns)

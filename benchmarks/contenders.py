@@ -172,7 +172,7 @@ def opacus(
     records, module = case.records(), case.module().to(device)
     features, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)
     kind = torch.optim.Adam if case.optimizer is Optimizer.ADAM else torch.optim.SGD
-    made = PrivacyEngine().make_private(
+    private = PrivacyEngine().make_private(
         module=module,
         optimizer=kind(module.parameters(), lr=LEARNING_RATE),
         criterion=nn.CrossEntropyLoss(),
@@ -186,9 +186,9 @@ def opacus(
         max_grad_norm=MAX_GRAD_NORM,
         grad_sample_mode=mode,
     )
-    model, optimizer, loader = made[0], made[1], made[-1]
+    model, optimizer, loader = private[0], private[1], private[-1]
     # Only ghost clipping returns a criterion, which runs the two backward passes.
-    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    criterion = private[2] if mode == "ghost" else nn.CrossEntropyLoss()
     rng = np.random.default_rng(1)
     chosen = [torch.from_numpy(_drawn(case, rate, rng)) for _ in range(steps)]
     batches = [(features[batch].to(device), labels[batch].to(device)) for batch in chosen]
@@ -268,7 +268,7 @@ def _products(
 
 
 def multiplications(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Of one record's forward pass, gradients in the weights, and gradients in the inputs.
+    """Count one record's multiplications: forward pass, weight and input gradients.
 
     The first layer needs no gradient in its inputs. Only convolutions and linear layers count.
     """

@@ -24,7 +24,7 @@ RECORDED = ROOT / "docs/results/digests.json"
 
 
 def digest(patterns: Sequence[str], root: Path = ROOT) -> str:
-    """Of the code of all modules that match one of the patterns.
+    """Digest the code of all modules that match one of the patterns.
 
     Raises:
         ValueError: if a pattern matches nothing.

@@ -388,11 +388,11 @@ def find_in_copy(error: Planted, tests: Sequence[str], copy: Path) -> list[str]:
 def find(names: Sequence[str], path: Path, jobs: int, budget: float) -> int:
     """Runs the candidates of every error of a list that has no line yet."""
     measured = read_measured()
-    known = {row["error"] for row in read_lines(f"kills-{path.stem}.*.jsonl")}
+    recorded = {row["error"] for row in read_lines(f"kills-{path.stem}.*.jsonl")}
     errors = [
         error
         for error in read_list(path)
-        if error.name not in known and (not names or any(name in error.name for name in names))
+        if error.name not in recorded and (not names or any(name in error.name for name in names))
     ]
     tests = {error.name: candidates(error, measured, budget) for error in errors}
     children = []
@@ -502,8 +502,8 @@ def area_rows(
     most: int | None,
 ) -> list[tuple[str, ...]]:
     """A row for each area, or for those that find most and one for all others together."""
-    found = Counter(area for kill in kills for area in {area_of(test) for test in kill.killers})
-    names = {area for area, _ in found.most_common(most)} if most else {*map(area_of, seconds)}
+    num_kills = Counter(area for kill in kills for area in {area_of(test) for test in kill.killers})
+    names = {area for area, _ in num_kills.most_common(most)} if most else {*map(area_of, seconds)}
     areas: dict[str, list[str]] = defaultdict(list)
     for test in seconds:
         area = area_of(test)

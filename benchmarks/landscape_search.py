@@ -32,7 +32,7 @@ LARGEST_GRID = 1600
 
 
 def exact_epsilon(landscape: Landscape, sigma: float, batch_size: int, num_steps: int) -> float:
-    """Of the final model, under add/remove adjacency."""
+    """Epsilon of the final model, under add/remove adjacency."""
     process = Process(landscape, (1.0, 0.0), sigma, sigma / batch_size)
     [curve] = curves_of(exact_law(process, (num_steps,)))
     return curve.epsilon(DELTA)
@@ -46,8 +46,8 @@ def best_threshold(sigma: float, batch_size: int, num_steps: int) -> tuple[float
         return exact_epsilon(landscape, sigma, batch_size, num_steps)
 
     tried = 0.5 + sigma * np.linspace(0.0, 6.0, 13)
-    found = [epsilon(threshold) for threshold in tried]
-    place = int(np.argmax(found))
+    epsilons = [epsilon(threshold) for threshold in tried]
+    place = int(np.argmax(epsilons))
     bounds = (tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)])
     result = minimize_scalar(
         lambda h: -epsilon(h), bounds=bounds, method="bounded", options={"xatol": 1e-3 * sigma}
@@ -79,12 +79,12 @@ class Search:
 
     def forward(self, moves: Array) -> list[Array]:
         """The masses of both worlds after each step; moves have shape (kinds, points)."""
-        kernels = [self.kernel(one) for one in moves] if len(moves) == 1 else None
-        found = [self.starts]
+        kernels = [self.kernel(row) for row in moves] if len(moves) == 1 else None
+        masses = [self.starts]
         for step in range(self.num_steps - 1):
             kernel = kernels[0] if kernels else self.kernel(moves[step // self.alike])
-            found.append(found[-1] @ kernel.T)
-        return found
+            masses.append(masses[-1] @ kernel.T)
+        return masses
 
     def epsilon(self, masses: Array) -> float:
         """At DELTA, of world 0 against world 1, by bisection."""
@@ -96,16 +96,16 @@ class Search:
         return low
 
     def gradient(self, moves: Array, masses: list[Array]) -> Array:
-        """Of delta at the present epsilon, by the move at each point."""
+        """The gradient of delta at the present epsilon, by the move at each point."""
         weight = np.exp(self.epsilon(masses[-1]))
         value = (masses[-1][0] > weight * masses[-1][1]).astype(float)
-        found = np.zeros_like(moves)
+        gradient = np.zeros_like(moves)
         for step in range(self.num_steps - 2, -1, -1):
             kind = step // self.alike
             excess = masses[step][0] - weight * masses[step][1]
-            found[kind] += excess * (value @ self.kernel(moves[kind], slope=True))
+            gradient[kind] += excess * (value @ self.kernel(moves[kind], slope=True))
             value = value @ self.kernel(moves[kind])
-        return found
+        return gradient
 
     def ascend(self, moves: Array, *, rounds: int) -> tuple[Array, float]:
         """Steps towards the best landscape of the linearised problem, until none helps."""
@@ -137,8 +137,8 @@ def best_landscape(
     starts = [np.sign(x - threshold + 1e-9), np.sign(x - 0.5 + 1e-9), np.clip(x - threshold, -1, 1)]
     starts += [np.sign(np.sin(x / (2 * search.noise) + 3)), rng.uniform(-1, 1, len(x))]
     rounds, starts = (12, starts[:1]) if changing else (30, starts)
-    found = [search.ascend(np.tile(start, (kinds, 1)), rounds=rounds) for start in starts]
-    moves, epsilon = max(found, key=lambda one: one[1])
+    ascents = [search.ascend(np.tile(start, (kinds, 1)), rounds=rounds) for start in starts]
+    moves, epsilon = max(ascents, key=lambda ascent: ascent[1])
     return (None if changing else piecewise(x, moves[0], search.spacing)), epsilon
 
 

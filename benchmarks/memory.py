@@ -114,13 +114,13 @@ class Point:
 
 def points() -> list[Point]:
     """Five points of each kind on each axis, in this order."""
-    found: list[Point] = []
+    grid: list[Point] = []
     for name, kind in KINDS.items():
         runs, records, size = kind.base
-        found += [Point(name, "runs", round(runs * f), records, size) for f in FACTORS]
-        found += [Point(name, "records", runs, round(records * f), size) for f in FACTORS]
-        found += [Point(name, "parameters", runs, records, other) for other in kind.sizes]
-    return found
+        grid += [Point(name, "runs", round(runs * f), records, size) for f in FACTORS]
+        grid += [Point(name, "records", runs, round(records * f), size) for f in FACTORS]
+        grid += [Point(name, "parameters", runs, records, other) for other in kind.sizes]
+    return grid
 
 
 def records_for(module: nn.Module, count: int) -> Records:
@@ -186,17 +186,19 @@ def measure_all() -> list[list[Point]]:
     context = get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.memory"])  # libraries are imported once
     with context.Pool(2, maxtasksperchild=1) as pool:
-        found = pool.starmap(measure, itertools.product(points(), (False, True)), chunksize=1)
-    pairs = zip(found[::2], found[1::2], strict=True)
-    done = [replace(one, tensors=other.tensors) for one, other in pairs]
+        measurements = pool.starmap(
+            measure, itertools.product(points(), (False, True)), chunksize=1
+        )
+    pairs = zip(measurements[::2], measurements[1::2], strict=True)
+    done = [replace(point, tensors=other.tensors) for point, other in pairs]
     return [done[first : first + 5] for first in range(0, len(done), 5)]
 
 
-def table(found: list[list[Point]]) -> str:
+def table(all_series: list[list[Point]]) -> str:
     """Peaks in MiB; the last row of a series: bytes that one run, record or parameter adds."""
     names = ("predicted", "resident", "tensors", "resident", "tensors")
     lines = [f"{'MiB; last, over predicted':<43}" + "".join(f"{name:>12}" for name in names)]
-    for series in found:
+    for series in all_series:
         kind, axis = series[0].kind, series[0].axis
         xs = [getattr(point, axis) for point in series]
         rows = [[getattr(point, name) / MIB for name in names[:3]] for point in series]
@@ -208,11 +210,11 @@ def table(found: list[list[Point]]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: list[list[Point]], path: Path) -> None:
+def draw(all_series: list[list[Point]], path: Path) -> None:
     """Writes the figure: peaks along each axis, and predictions as dashed lines."""
     with style.applied():
         figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.9), sharey=True, layout="constrained")
-        for series in found:
+        for series in all_series:
             kind, axis = series[0].kind, series[0].axis
             (colour, marker), panel = KINDS[kind].look, axes[[*AXES].index(axis)]
             xs = [getattr(point, axis) for point in series]
@@ -236,11 +238,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--figure", type=Path, help="where to draw the peaks, a PNG")
     options = parser.parse_args(argv)
-    found = measure_all()
-    rows = [asdict(point) for point in itertools.chain(*found)]
-    print(json.dumps(rows, indent=2) if options.json else table(found))
+    all_series = measure_all()
+    rows = [asdict(point) for point in itertools.chain(*all_series)]
+    print(json.dumps(rows, indent=2) if options.json else table(all_series))
     if options.figure:
-        draw(found, options.figure)
+        draw(all_series, options.figure)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def contender(case: Case, name: str) -> Callable[[], object]:
 
 
 def plain_loop(training: Training, pixels: torch.Tensor) -> None:
-    """The same training as a plain loop of PyTorch."""
+    """Run a training as a plain loop of PyTorch, the baseline."""
     task, module = training.task, training.task.module
     decay = {"momentum": MOMENTUM, "nesterov": True, "weight_decay": DECAY}
     optimizer = torch.optim.SGD(module.parameters(), lr=training.descent.learning_rates[0], **decay)

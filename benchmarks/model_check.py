@@ -41,8 +41,8 @@ def main() -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
     print(f"{count:,} parameters")
     estimates: list[float] = []
-    found = check_model(model, records, on_estimate=estimates.append)
-    print(f"{found.seconds:.1f} s, of which {estimates[0]:.1f} s were announced")
+    result = check_model(model, records, on_estimate=estimates.append)
+    print(f"{result.seconds:.1f} s, of which {estimates[0]:.1f} s were announced")
 
 
 if __name__ == "__main__":

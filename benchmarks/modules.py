@@ -82,7 +82,7 @@ def plain_sums(module: nn.Module, features: Tensor, labels: Tensor, parameters: 
 
 
 def path_sums(path: ModulePath, parameters: Tensor) -> Tensor:
-    """The same sums by the path."""
+    """The clipped sums of runs, by the path."""
     out = torch.empty_like(parameters)
     batch = Batch(torch.arange(RECORDS), torch.ones(RUNS, RECORDS))
     path.clipped_sums(parameters, batch, NORM, out)
@@ -90,7 +90,7 @@ def path_sums(path: ModulePath, parameters: Tensor) -> Tensor:
 
 
 def seconds_of(work: Callable[[], Tensor]) -> float:
-    """Of one call."""
+    """Wall time of one call."""
     start = perf_counter()
     work()
     return perf_counter() - start
@@ -114,7 +114,7 @@ def main() -> int:
         inputs, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)
         ways: list[Callable[[], Tensor]] = [
             lambda path=path, parameters=parameters: path_sums(path, parameters),
-            lambda module=module, given=(inputs, labels, parameters): plain_sums(module, *given),
+            lambda module=module, args=(inputs, labels, parameters): plain_sums(module, *args),
         ]
         if name == "attention":
             with patch.object(LayeredAttention, "applies_to", lambda _: False):

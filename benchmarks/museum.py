@@ -80,11 +80,11 @@ class Mean(nn.Module):
         return values.mean(dim=1)
 
 
-def print_failing(found: Any) -> None:
+def print_failing(result: Any) -> None:
     """A line for each property that does not hold."""
-    for one in found.findings:
-        if not one.holds:
-            print(f"{one.name}: {one.measured}")
+    for finding in result.findings:
+        if not finding.holds:
+            print(f"{finding.name}: {finding.measured}")
 
 
 def language_model(*, ignored: int = 0) -> None:
@@ -332,9 +332,9 @@ BY_NAME = {exhibit.name: exhibit for exhibit in EXHIBITS}
 def markdown_rows() -> list[str]:
     """The rows of the table in docs/reliability.md."""
     return [
-        f"| {one.name} | {', '.join(one.wrong)} | {one.right or '-'} | {one.effect} |"
-        f' {one.by}: "{one.finds}" | {one.source} |'
-        for one in EXHIBITS
+        f"| {entry.name} | {', '.join(entry.wrong)} | {entry.right or '-'} | {entry.effect} |"
+        f' {entry.by}: "{entry.finds}" | {entry.source} |'
+        for entry in EXHIBITS
     ]
 
 
@@ -387,8 +387,8 @@ def main() -> None:
         for name in arguments.exhibits:
             exhibit = BY_NAME[name]
             for version in [*exhibit.wrong, *([exhibit.right] if exhibit.right else [])]:
-                found = printed(exhibit, installed(version, Path(folder)))
-                print(f"{name}, Opacus {version}:\n{found or 'nothing'}")
+                output = printed(exhibit, installed(version, Path(folder)))
+                print(f"{name}, Opacus {version}:\n{output or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,10 @@ def wrong_rows(trainings: dict[str, Training]) -> Iterator[tuple[bool, str, str]
         except InputError as error:
             yield False, str(error), ""
             continue
-        found = is_named(training, names)
+        is_found = is_named(training, names)
         more = f", {len(names) - 1} more" if len(names) > 1 else ""
         shown = f"{names[0]}{more}" if names else "not found"
-        yield found, f"{shown}{'' if found or not names else ' (not named)'}", ""
+        yield is_found, f"{shown}{'' if is_found or not names else ' (not named)'}", ""
 
 
 def right_rows(trainings: dict[str, Training], seeds: int) -> Iterator[tuple[bool, str, str]]:

@@ -118,9 +118,9 @@ def written(value: float, old: str, words: Sequence[str] = ()) -> str:
 def _direction(words: Sequence[str]) -> Callable[[float], int] | None:
     """How to round: as the last word says, else lower bounds down and upper bounds up."""
     directions = {"up": ceil, "down": floor}
-    given = [directions[word] for word in words if word in directions]
-    if given or any(word[0] in ".=" or word == "@count" for word in words):
-        return given[-1] if given else None
+    roundings = [directions[word] for word in words if word in directions]
+    if roundings or any(word[0] in ".=" or word == "@count" for word in words):
+        return roundings[-1] if roundings else None
     if any(word.startswith("audited") for word in words):
         return floor
     return ceil if any(word.startswith("accounted") for word in words) else None
@@ -138,8 +138,8 @@ def value_of(words: list[str], scope: list[str]) -> float:
     """The number that the words choose, after a table and the words of a scope."""
     if words[0].startswith("="):
         pairs = [word.partition("=")[::2] for word in words[1:] if "=" in word]
-        known = {key: text if key in _TEXTS else float(text) for key, text in pairs}
-        return float(COMPUTED[words[0][1:]](**known))
+        arguments = {key: text if key in _TEXTS else float(text) for key, text in pairs}
+        return float(COMPUTED[words[0][1:]](**arguments))
     if words[0].endswith(":"):
         scope, words = [words[0][:-1]], words[1:]
     words = [*_inherited(words, scope), *words]
@@ -162,8 +162,8 @@ def _matches(row: dict[str, str], word: str) -> bool:
     if word[0] in ".@%" or word in ("last", "up", "down"):
         return True
     for sign in "<=":
-        column, found, value = word.partition(sign)
-        if found:
+        column, operator, value = word.partition(sign)
+        if operator:
             cell = row[column]
             if sign == "<":
                 return float(cell) < float(value)
@@ -215,12 +215,12 @@ def gaussian(*, num_steps: float = 1, noise_multiplier: float = 1, period: float
 
 def share_of_mu(epsilon: float, mu: float) -> float:
     """How much of mu a bound shows."""
-    found = brentq(lambda part: gdp_epsilon(mu=part, delta=1e-5) - epsilon, 0.01, 2 * mu)
-    return float(found) / mu
+    mu_shown = brentq(lambda part: gdp_epsilon(mu=part, delta=1e-5) - epsilon, 0.01, 2 * mu)
+    return float(mu_shown) / mu
 
 
 def share_of_housing() -> float:
-    """Of the mu of the Housing audits, what a simulated coordinate shows."""
+    """What share of the mu of the Housing audits a simulated coordinate shows."""
     words = ["cebere-housing-figure1c:", "audited", "simulated_dimension", "learning_rate=0.1"]
     return share_of_mu(value_of([*words, "last"], []), sqrt(250) / 4)
 
@@ -251,7 +251,7 @@ def guesses(*, slots: float, guessed: float) -> float:
 
 
 def parameters() -> float:
-    """Of the small ResNet-9."""
+    """How many parameters the small ResNet-9 has."""
     from dpcanary.training.residual_networks import resnet9
 
     return sum(parameter.numel() for parameter in resnet9(width=4).parameters())
@@ -273,14 +273,14 @@ def exact_of_sum(*, adjacency: str, sigma: float) -> float:
 
     def excess(epsilon: float) -> float:
         pairs = (worlds, worlds[::-1])
-        parts = [np.maximum(one - np.exp(epsilon) * other, 0).sum() for one, other in pairs]
+        parts = [np.maximum(world - np.exp(epsilon) * other, 0).sum() for world, other in pairs]
         return float(max(parts) * spacing - 1e-5)
 
     return float(brentq(excess, 0, 20))
 
 
 def of_comparison(*, what: str) -> float:
-    """Of the chart of other tools: the truth, or what one states, or how often it is above."""
+    """From the chart of other tools: the truth, or what a tool states, or how often it is above."""
     name = "many_trainings-mu1-n1250"
     if what == "truth":
         [cell] = [cell for cell in read_json(peers.RESULTS)["cells"] if cell["name"] == name]
@@ -300,7 +300,7 @@ def in_common(*, canary: str) -> float:
 
 
 def of_landscape(*, what: str) -> float:
-    """Of figure 14: bounds above the exact epsilon, and the worst of them."""
+    """How many bounds of figure 14 are above the exact epsilon, or the worst of them."""
     table = _frame("cebere-figure14")
     keys = ["noise_multiplier", "batch_size", "step"]
     exact = table[table["series"] == "exact"].set_index(keys)["epsilon"]
@@ -325,19 +325,21 @@ def curves_apart(*, sigma: float) -> float:
         rows[(rows["noise_multiplier"] == sigma) & (rows["series"] == f"exact_{name}")]
         for name in ("hidden_state", "hidden_state_gdp")
     ]
-    exact, of_gdp = (one.set_index("false_positive_rate")["false_negative_rate"] for one in curves)
+    exact, of_gdp = (
+        curve.set_index("false_positive_rate")["false_negative_rate"] for curve in curves
+    )
     return float((exact - of_gdp).abs().max())
 
 
 def one_over_many() -> float:
     """What one training of the head shows, over what 500 trainings do."""
     table = ["one-run-cifar10-head:", "combined"]
-    one = value_of([*table, "num_slots=500", "num_runs=1"], [])
-    return one / value_of([*table, "num_slots=1", "num_runs=500"], [])
+    single_run = value_of([*table, "num_slots=500", "num_runs=1"], [])
+    return single_run / value_of([*table, "num_slots=1", "num_runs=500"], [])
 
 
 def of_published(*, what: str) -> float:
-    """Of the valid bounds of published audits, without those of shuffled batches."""
+    """Counts and largest excess of valid published bounds, without those of shuffled batches."""
     tables = [pd.read_csv(path, sep="\t") for path in published.KEPT.glob("*.tsv")]
     bounds = pd.concat(tables)
     bounds = bounds[bounds["is_valid"] & ~bounds["audit"].str.startswith("shuffled")]
@@ -395,7 +397,7 @@ def first_step_above(*, sample_rate: float, canary: str = "") -> float:
 
 
 def of_gradients(*, what: str) -> float:
-    """Of the bounds of the gradient canary in figures A2 to A4."""
+    """Counts and extremes of the bounds of the gradient canary in figures A2 to A4."""
     figures = [_frame(f"figureA{number}") for number in (2, 3, 4)]
     bounds = pd.concat(figures).query("series == 'audited' and canary == 'gradient'")["epsilon"]
     beyond = (bounds > 10).sum()

@@ -33,11 +33,11 @@ def dpcanary(threshold_rule: str, conversion: str) -> Call:
     from dpcanary import estimate_epsilon
 
     def call(in_: Scores, out: Scores, delta: float, significance: float, seed: int) -> Any:
-        found = estimate_epsilon(
+        estimate = estimate_epsilon(
             world0_scores=in_, world1_scores=out, delta=delta, significance=significance,
             threshold_rule=threshold_rule, conversion=conversion,
         )  # fmt: skip
-        return {"epsilon_lower": found.epsilon_lower}
+        return {"epsilon_lower": estimate.epsilon_lower}
 
     return call
 
@@ -100,10 +100,10 @@ def privacy_guard_node(**settings: int) -> Call:
 
     def call(in_: Scores, out: Scores, delta: float, significance: float, seed: int) -> Any:
         np.random.seed(seed)  # noqa: NPY002 - the tool draws from the global state
-        given = AggregateAnalysisInput(AggregationType.NONE, frame(in_), frame(out), "user_id")
+        data = AggregateAnalysisInput(AggregationType.NONE, frame(in_), frame(out), "user_id")
         number = min(len(in_), len(out))
-        found = AnalysisNode(given, delta=delta, n_users_for_eval=number, **settings).run_analysis()
-        return {name: getattr(found, name) for name in ("eps", "eps_lb", "eps_cp")}
+        result = AnalysisNode(data, delta=delta, n_users_for_eval=number, **settings).run_analysis()
+        return {name: getattr(result, name) for name in ("eps", "eps_lb", "eps_cp")}
 
     return call
 
@@ -152,8 +152,8 @@ def opake(method: str) -> Call:
         coins = CoinFlip(len(slots), slots, is_in, slots[is_in], slots[~is_in])
         scores = auditing.canary_scores(np.concatenate([in_, out]), canary_indices=slots)
         estimate = auditing.one_run(scores, coin_flip=coins)
-        found = getattr(estimate, method)()
-        return {"epsilon": found.epsilon_at(delta=delta, significance=significance)}
+        bound = getattr(estimate, method)()
+        return {"epsilon": bound.epsilon_at(delta=delta, significance=significance)}
 
     return call
 
@@ -199,7 +199,7 @@ PACKAGES = {
 
 def answer(call: Call, request: dict[str, Any]) -> dict[str, Any]:
     """The epsilons and seconds of every audit of the request."""
-    found, seconds = [], []
+    results, seconds = [], []
     for number, (in_, out) in enumerate(request["audits"]):
         start = time.process_time()
         epsilons = call(
@@ -207,8 +207,8 @@ def answer(call: Call, request: dict[str, Any]) -> dict[str, Any]:
             request["seed"] + number,
         )  # fmt: skip
         seconds.append(time.process_time() - start)
-        found.append({name: finite(value) for name, value in epsilons.items()})
-    return {"epsilons": found, "seconds": seconds, "python": platform.python_version()}
+        results.append({name: finite(value) for name, value in epsilons.items()})
+    return {"epsilons": results, "seconds": seconds, "python": platform.python_version()}
 
 
 def finite(value: float) -> float | None:
@@ -220,9 +220,9 @@ def main(argv: list[str]) -> None:
     """Reads the request, asks the tool, writes the answer."""
     tool, name, request, place = argv
     call = CALLS[tool, name]()
-    found = answer(call, json.loads(Path(request).read_text()))
-    found["version"] = version(PACKAGES[tool]) if tool in PACKAGES else ""
-    Path(place).write_text(json.dumps(found, allow_nan=False))
+    response = answer(call, json.loads(Path(request).read_text()))
+    response["version"] = version(PACKAGES[tool]) if tool in PACKAGES else ""
+    Path(place).write_text(json.dumps(response, allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 Makes a virtual environment for each tool, asks it in a process of its own
 (benchmarks/peer_adapters.py, JSON both ways), and writes docs/results/peers.json and peers.tsv, the
-tables of docs/comparison.md and its chart. With `--page`, the page and the chart are made anew from
-the stored results.
+tables of docs/comparison.md and its chart. With `--page`, the page and the chart are regenerated
+from the stored results.
 """
 
 import argparse
@@ -276,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="questions asked at once")
     options = parser.parse_args(argv)
     if not options.page:
-        clones = dict(given.split("=", 1) for given in options.clone)
+        clones = dict(clone.split("=", 1) for clone in options.clone)
         with TemporaryDirectory() as place:
             results = compare(options, options.work or Path(place), clones)
         if options.tools != names:
@@ -310,17 +310,17 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
     with ThreadPoolExecutor(options.processes) as pool:
         asking = [pool.submit(asked, *question, work=work) for question in questions]
         try:
-            answers = [one.result() for one in asking]
+            answers = [future.result() for future in asking]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     rows = []
-    for (tool, asked_for, cell, *_), found in zip(questions, answers, strict=True):
-        if found is None:
+    for (tool, asked_for, cell, *_), answer in zip(questions, answers, strict=True):
+        if answer is None:
             continue
-        tools[tool.name] = {name: found[name] for name in ("version", "python")}
+        tools[tool.name] = {name: answer[name] for name in ("version", "python")}
         same = [e for e in ESTIMATORS if (e.tool, e.call) == (tool.name, asked_for.call)]
-        rows += [row(e, cell, found) for e in same if e.game == cell.game]
+        rows += [row(e, cell, answer) for e in same if e.game == cell.game]
     return {
         "made": date.today().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
@@ -330,20 +330,20 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
     }
 
 
-def merged(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def merged(stored: dict[str, Any], latest: dict[str, Any]) -> dict[str, Any]:
     """The stored results with those of the tools that were asked now, on the same scores.
 
     Raises:
         ValueError: if scores of a cell are others than those that the stored results are of.
     """
     hashes = {cell["name"]: cell["sha256"] for cell in stored["cells"]}
-    for cell in found["cells"]:
+    for cell in latest["cells"]:
         if hashes.get(cell["name"]) != cell["sha256"]:
             raise ValueError(f"the scores of {cell['name']} are not those of the stored results")
-    labels = {e.label for e in ESTIMATORS if e.tool in found["tools"]}
+    labels = {e.label for e in ESTIMATORS if e.tool in latest["tools"]}
     kept = [row for row in stored["rows"] if row["label"] not in labels]
-    tools = {**stored["tools"], **found["tools"]}
-    return {**stored, "tools": tools, "rows": [*kept, *found["rows"]]}
+    tools = {**stored["tools"], **latest["tools"]}
+    return {**stored, "tools": tools, "rows": [*kept, *latest["rows"]]}
 
 
 def simulated_cells() -> list[Cell]:
@@ -379,8 +379,8 @@ def scores_of(cell: Cell, demo: Path) -> Iterator[tuple[list[float], list[float]
     """The scores of a cell's audits: of world 0, or of canaries that are in, and of world 1."""
     if cell.mu is None:
         name = cell.name.removeprefix("demo-")
-        found = read_scores(demo / "scores" / f"{name}.npz").of_worlds(repeat=0, step=-1)
-        yield tuple(scores.tolist() for scores in found)
+        worlds = read_scores(demo / "scores" / f"{name}.npz").of_worlds(repeat=0, step=-1)
+        yield tuple(scores.tolist() for scores in worlds)
         return
     for number in range(cell.audits):
         key = [SEED, (MANY, ONE).index(cell.game), int(cell.mu), cell.size, number]
@@ -452,8 +452,8 @@ def asked(
     request, answer = (work / kind / f"{name}.json" for kind in ("requests", "answers"))
     if not answer.exists():
         print(f"{tool.name}: {estimator.call}, {cell.name}", file=sys.stderr)
-        given = read_json(work / "scores" / f"{cell.name}.json")
-        write_text(request, json.dumps({**given, "audits": given["audits"][:number]}))
+        stored = read_json(work / "scores" / f"{cell.name}.json")
+        write_text(request, json.dumps({**stored, "audits": stored["audits"][:number]}))
         answer.parent.mkdir(exist_ok=True)
         partial = answer.with_suffix(".partial")
         words = [command, str(ADAPTERS), tool.name, estimator.call, str(request), str(partial)]
@@ -469,15 +469,15 @@ def asked(
 
 def row(estimator: Estimator, cell: Cell, answer: dict[str, Any]) -> dict[str, Any]:
     """The summary of an estimator's numbers in one cell. A number that is missing counts as 0."""
-    found = [numbers[estimator.value] for numbers in answer["epsilons"]]
-    values = [0.0 if value is None else value for value in found]
+    epsilons = [numbers[estimator.value] for numbers in answer["epsilons"]]
+    values = [0.0 if value is None else value for value in epsilons]
     return {
         "cell": cell.name,
         "label": estimator.label,
         "audits": len(values),
         "median": round(median(values), 4),
         "above": sum(value > cell.truth + TOLERANCE for value in values),
-        "missing": found.count(None),
+        "missing": epsilons.count(None),
         "seconds": float(f"{median(answer['seconds']):.2g}"),
     }
 
@@ -489,19 +489,19 @@ def share_interval(above: int, audits: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def is_too_often(found: dict[str, Any]) -> bool:
+def is_too_often(summary: dict[str, Any]) -> bool:
     """Whether the share above the truth is more than the significance, beyond doubt."""
-    return share_interval(found["above"], found["audits"])[0] > SIGNIFICANCE
+    return share_interval(summary["above"], summary["audits"])[0] > SIGNIFICANCE
 
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
     """Every table of the page, by the name of its marker."""
-    found = {"versions": _versions(results), "scores": _scores(results)}
+    texts = {"versions": _versions(results), "scores": _scores(results)}
     for game, name in ((MANY, "many"), (ONE, "one")):
-        found[f"{name}-medians"] = _table(results, game, _median, seconds=True)
-        found[f"{name}-above"] = _table(results, game, _above)
-        found[f"{name}-demo"] = _demo(results, game)
-    return found
+        texts[f"{name}-medians"] = _table(results, game, _median, seconds=True)
+        texts[f"{name}-above"] = _table(results, game, _above)
+        texts[f"{name}-demo"] = _demo(results, game)
+    return texts
 
 
 def filled(page: str, results: dict[str, Any]) -> str:
@@ -522,9 +522,9 @@ def _versions(results: dict[str, Any]) -> str:
             version = results["tools"][e.tool]["version"] or "see below"
             lines.append((e.label, version, f"`{e.written}`", e.claims, e.curve))
     lines += [
-        (tool, "not run", found["not_run"], "-", "-")
-        for tool, found in results["tools"].items()
-        if "not_run" in found
+        (tool, "not run", entry["not_run"], "-", "-")
+        for tool, entry in results["tools"].items()
+        if "not_run" in entry
     ]
     return markdown_table(lines)
 
@@ -539,7 +539,7 @@ def _scores(results: dict[str, Any]) -> str:
 
 
 def _present(results: dict[str, Any], game: str) -> list[Estimator]:
-    run = {tool for tool, found in results["tools"].items() if "version" in found}
+    run = {tool for tool, entry in results["tools"].items() if "version" in entry}
     return [e for e in ESTIMATORS if e.game == game and e.tool in run]
 
 
@@ -547,15 +547,15 @@ def _row_of(results: dict[str, Any], label: str, cell: str) -> dict[str, Any] | 
     return next((r for r in results["rows"] if (r["label"], r["cell"]) == (label, cell)), None)
 
 
-def _median(found: dict[str, Any]) -> str:
-    text = f"{max(found['median'], 0.0):.2f}"
-    return f"**{text}**" if is_too_often(found) else text
+def _median(summary: dict[str, Any]) -> str:
+    text = f"{max(summary['median'], 0.0):.2f}"
+    return f"**{text}**" if is_too_often(summary) else text
 
 
-def _above(found: dict[str, Any]) -> str:
-    low, high = share_interval(found["above"], found["audits"])
-    text = f"{found['above']} of {found['audits']} ({100 * low:.0f}-{100 * high:.0f} %)"
-    return f"**{text}**" if is_too_often(found) else text
+def _above(summary: dict[str, Any]) -> str:
+    low, high = share_interval(summary["above"], summary["audits"])
+    text = f"{summary['above']} of {summary['audits']} ({100 * low:.0f}-{100 * high:.0f} %)"
+    return f"**{text}**" if is_too_often(summary) else text
 
 
 def _table(results: dict[str, Any], game: str, shown: Any, *, seconds: bool = False) -> str:
@@ -567,10 +567,10 @@ def _table(results: dict[str, Any], game: str, shown: Any, *, seconds: bool = Fa
     if seconds:
         lines.append(["the true epsilon", *truths, ""])
     for e in _present(results, game):
-        found = [_row_of(results, e.label, c["name"]) for c in cells]
-        line = [e.label, *(shown(r) if r else "-" for r in found)]
+        rows = [_row_of(results, e.label, c["name"]) for c in cells]
+        line = [e.label, *(shown(r) if r else "-" for r in rows)]
         if seconds:
-            times = [r["seconds"] for r, c in zip(found, cells, strict=True) if r and c["mu"] == 1]
+            times = [r["seconds"] for r, c in zip(rows, cells, strict=True) if r and c["mu"] == 1]
             line.append(" / ".join(f"{time:.2g}" for time in times))
         lines.append(line)
     return markdown_table(lines)
@@ -582,9 +582,9 @@ def _demo(results: dict[str, Any], game: str) -> str:
     lines = [["", *(f"`{name}`" for name in names)]]
     lines.append(["accounted (an upper bound)", *(rounded_up(c["truth"]) for c in cells)])
     for e in _present(results, game):
-        found = [_row_of(results, e.label, c["name"]) for c in cells]
+        rows = [_row_of(results, e.label, c["name"]) for c in cells]
         # The median of one audit is its lower bound.
-        lines.append([e.label, *(rounded_down(max(r["median"], 0)) if r else "-" for r in found)])
+        lines.append([e.label, *(rounded_down(max(r["median"], 0)) if r else "-" for r in rows)])
     return markdown_table(lines)
 
 

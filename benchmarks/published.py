@@ -53,15 +53,15 @@ def kept(results: Path) -> pd.DataFrame:
         for name in names
         for path in by_runs.glob(f"{name}/*.tsv")
     ]
-    found = (pd.concat(tables) if tables else last).rename(columns={"epsilon_lower": "epsilon"})
-    of_audits = whole.loc[found["audit"]].reset_index()
-    found = found.reset_index(drop=True).assign(
+    bounds = (pd.concat(tables) if tables else last).rename(columns={"epsilon_lower": "epsilon"})
+    of_audits = whole.loc[bounds["audit"]].reset_index()
+    bounds = bounds.reset_index(drop=True).assign(
         num_slots=of_audits["num_slots"],
         accounted=_accounted(of_audits),
-        minutes=found["num_runs"].to_numpy() / of_audits["num_runs"] * of_audits["seconds"] / 120,
+        minutes=bounds["num_runs"].to_numpy() / of_audits["num_runs"] * of_audits["seconds"] / 120,
     )
-    found = found[[*_COLUMNS, "accounted", "minutes"]]
-    return found.sort_values([*_COLUMNS]).reset_index(drop=True)
+    bounds = bounds[[*_COLUMNS, "accounted", "minutes"]]
+    return bounds.sort_values([*_COLUMNS]).reset_index(drop=True)
 
 
 def _accounted(audits: pd.DataFrame) -> "pd.Series[float]":
@@ -87,8 +87,8 @@ def row(name: str, said: dict[str, Any], bounds: pd.DataFrame) -> tuple[str, ...
     )
     valid = next((table for table in (exact, gaussian) if len(table)), valid)
     if len(valid) != 1:
-        found = f"{len(valid)} valid bounds of audit {said['audit']} with {said['models']} models"
-        raise ValueError(f"{name}: {found}; there must be one")
+        text = f"{len(valid)} valid bounds of audit {said['audit']} with {said['models']} models"
+        raise ValueError(f"{name}: {text}; there must be one")
     [(_, valid)] = valid.iterrows()
     minutes = valid["minutes"]
     return (

@@ -93,8 +93,8 @@ def _sums(mechanism: Mechanism, rng: np.random.Generator, n: int) -> tuple[Score
 
 def _transcripts(mechanism: Mechanism, rng: np.random.Generator, n: int) -> tuple[Scores, Scores]:
     """Log-likelihood ratios of all noisy sums of the worst-case pair, which is symmetric."""
-    places, shares = _loss_distribution(mechanism)
-    first, second = (np.interp(rng.random(n), shares, places) for _ in range(2))
+    losses, shares = _loss_distribution(mechanism)
+    first, second = (np.interp(rng.random(n), shares, losses) for _ in range(2))
     return first, -second
 
 
@@ -132,7 +132,7 @@ def laws() -> dict[str, Law]:
     shifts = np.linspace(-20, 20, 40_001)
     laplace = (0.5 * np.exp(-np.abs(v)) for v in (shifts, shifts - 1))
     low, high = laplace
-    found = [
+    all_laws = [
         *(
             Law(f"Gaussian, mu {mu:g}", partial(_gaussian, mu, 1.0), mu)
             for mu in (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -177,7 +177,7 @@ def laws() -> dict[str, Law]:
             is_mu=False,
         ),
     ]
-    return {law.name: law for law in found}
+    return {law.name: law for law in all_laws}
 
 
 def _subsampled_laws() -> list[Law]:

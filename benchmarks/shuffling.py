@@ -36,8 +36,8 @@ def drawn(
         landscape_threshold=None,
     )
     ratios = draw_worst_case(Drawing(stage, mechanism.noise_multiplier, range(runs)))[:, 0]
-    found = simulate_epsilon(ratios[0::2], ratios[1::2], delta=DELTA)
-    return found.lower, found.upper
+    interval = simulate_epsilon(ratios[0::2], ratios[1::2], delta=DELTA)
+    return interval.lower, interval.upper
 
 
 def main() -> None:

@@ -32,13 +32,16 @@ def main(argv: list[str] | None = None) -> None:
         case, share = replace(CASES[name], num_records=2 * SLOTS[-1]), 1 if name == "linear" else 8
         for rate in case.sample_rates:
             effort = {"runs": options.runs // share, "steps": options.steps, "device": device}
-            found = {
+            contenders = {
                 slots: ours(case, rate, **effort, threads=options.threads, num_slots=slots)
                 for slots in SLOTS
             }
             # In turn, so that a disturbance affects all alike; the first repeat warms up.
             times = [
-                {slots: milliseconds(contender, device)[0] for slots, contender in found.items()}
+                {
+                    slots: milliseconds(contender, device)[0]
+                    for slots, contender in contenders.items()
+                }
                 for _ in range(options.repeats + 1)
             ][1:]
             row = {f"ms_{slots}": median(time[slots] for time in times) for slots in SLOTS}

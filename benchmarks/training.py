@@ -89,24 +89,24 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
         "threads": effort.threads,
         "device": effort.device,
     }
-    found = {"ours": ours(case, rate, **mine)}
+    by_name = {"ours": ours(case, rate, **mine)}
     if case.name == "linear":
-        found["unrotated"] = ours(case, rate, **mine, rotate=False)
+        by_name["unrotated"] = ours(case, rate, **mine, rotate=False)
     if case.name == "fcnn":
         hosts = {name: mine[name] for name in ("runs", "steps", "threads")}
-        found["floor"] = small_floor(case, rate, **hosts)
+        by_name["floor"] = small_floor(case, rate, **hosts)
     else:
-        found["floor"] = floor(case, rate, **mine)
+        by_name["floor"] = floor(case, rate, **mine)
     theirs = {"steps": effort.opacus_steps, "device": effort.device}
     for mode in MODES:
         try:
             for name, from_loader in ((mode, True), (f"{mode} step", False)):
-                found[name] = opacus(case, rate, **theirs, mode=mode, from_loader=from_loader)
-                found[name]()
+                by_name[name] = opacus(case, rate, **theirs, mode=mode, from_loader=from_loader)
+                by_name[name]()
         except Exception as error:
             print(f"{case.name}: Opacus refuses {mode}: {error}", file=sys.stderr)
-            found = {key: value for key, value in found.items() if not key.startswith(mode)}
-    return found
+            by_name = {key: value for key, value in by_name.items() if not key.startswith(mode)}
+    return by_name
 
 
 def milliseconds(contender: Contender, device: torch.device) -> tuple[float, float]:
@@ -120,11 +120,11 @@ def milliseconds(contender: Contender, device: torch.device) -> tuple[float, flo
 
 def measure(case: Case, rate: float, effort: Effort) -> Timing:
     """Medians over the repeats; each repeat times every contender once, in turn."""
-    found = contenders(case, rate, effort)
-    times: Times = {name: [] for name in found}
+    by_name = contenders(case, rate, effort)
+    times: Times = {name: [] for name in by_name}
     for repeat in range(effort.repeats + 1):  # the first warms up
         print(f"{case.name}, q = {rate:g}: {repeat} of {effort.repeats}", file=sys.stderr)
-        for name, contender in found.items():
+        for name, contender in by_name.items():
             times[name].append(milliseconds(contender, effort.device))
     medians = {name: median(wall for wall, _ in values[1:]) for name, values in times.items()}
     return Timing(

@@ -82,7 +82,9 @@ def digits(seeds: int) -> None:
         with_canaries.append(accuracy)
         without.append(train_digits(seed, watched=False)[1])
     above = mean(float(bound > truth) for bound in bounds)
-    paired = [one - other for one, other in zip(with_canaries, without, strict=True)]
+    paired = [
+        watched - unwatched for watched, unwatched in zip(with_canaries, without, strict=True)
+    ]
     shown = f"{_with_error(bounds)} of {rounded_up(truth)}"
     print(f"digits: shown {shown}; above it {above:.3f} of {seeds}")
     print(f"  accuracy {mean(with_canaries):.4f} with canaries, {mean(without):.4f} without;")
@@ -112,17 +114,17 @@ def drawn_scores(cell: Cell, adjacency: Adjacency, *, seed: int) -> dict[str, An
     """Scores of the canaries of one training, drawn without it: all updates, and their sum."""
     secrets = Secrets(num_canaries=_CANARIES, adjacency=adjacency, seed=seed)
     rng = np.random.default_rng((seed, 1))
-    known, total = np.zeros(_CANARIES), np.zeros(_CANARIES)
+    ratios, total = np.zeros(_CANARIES), np.zeros(_CANARIES)
     noise, rate = np.array([cell.noise_multiplier]), np.array([_RATE])
     for step in range(_STEPS):
         seen = secrets.added(step, sample_rate=_RATE)
         seen = seen + cell.noise_multiplier * rng.standard_normal(_CANARIES)
-        known += log_likelihood_ratio(
+        ratios += log_likelihood_ratio(
             seen[None], noise_multiplier=noise, sample_rate=rate, adjacency=adjacency
         )[0]
         total += seen
     first = secrets.worlds == 0
-    return {"all updates": (known[first], known[~first]), "sum": (total[first], total[~first])}
+    return {"all updates": (ratios[first], ratios[~first]), "sum": (total[first], total[~first])}
 
 
 def cells(draws: int) -> None:
@@ -137,7 +139,7 @@ def cells(draws: int) -> None:
             )
             accounted = account_by_adjacency(mechanism, delta=DELTA)
             truth = getattr(accounted, adjacency.value)
-            found: dict[str, list[float]] = {}
+            bounds: dict[str, list[float]] = {}
             for seed in range(draws):
                 scores = drawn_scores(cell, adjacency, seed=seed)
                 for name, conversion in (
@@ -152,10 +154,10 @@ def cells(draws: int) -> None:
                         conversion=conversion,
                         mechanism=mechanism if conversion != "gdp" else None,
                     )
-                    found.setdefault(f"{name}, {conversion}", []).append(bound.epsilon_lower)
+                    bounds.setdefault(f"{name}, {conversion}", []).append(bound.epsilon_lower)
             texts = [
                 f"{name}: {_with_error(values)} ({sum(value > truth for value in values)} above)"
-                for name, values in found.items()
+                for name, values in bounds.items()
             ]
             published = f", published {cell.published}" if adjacency == "add_remove" else ""
             accounted_epsilon = f"accounted {rounded_up(truth)}{published}"
@@ -177,7 +179,7 @@ def simulated_training(seed: int, *, size: int, steps: int, num_records: int = 1
         sums = [torch.zeros(size - 10), torch.zeros(10)]
         batch = float(rng.binomial(num_records, 0.1))
         recorder.before_noise(sums, StepSettings(1.5, 1.0, 0.1, batch))
-        noisy = [one + 1.5 * torch.randn(one.shape, generator=generator) for one in sums]
+        noisy = [part + 1.5 * torch.randn(part.shape, generator=generator) for part in sums]
         recorder.after_noise(noisy)
     recorder.evaluate()
     return recorder
@@ -233,8 +235,8 @@ def steps_timed(width: int, *, batch: int, repeats: int, steps: int) -> None:
                     step()
                 watched.append(_milliseconds(step, steps))
     pairs = [*zip(plain, watched, strict=True)][1:]
-    ratio = median(one / other for other, one in pairs)
-    added = median(one - other for other, one in pairs)
+    ratio = median(with_watch / alone for alone, with_watch in pairs)
+    added = median(with_watch - alone for alone, with_watch in pairs)
     size = sum(p.numel() for p in module.parameters())
     print(
         f"time: {size:>11,} parameters, batch {batch}: {median(plain[1:]):8.2f} ms without,"

@@ -43,21 +43,21 @@ def canonical(name: str) -> str:
 
 def locked(*paths: Path) -> dict[tuple[str, str], list[str]]:
     """The SHA-256 of all files, by name and version, of files in pip's format."""
-    found: dict[tuple[str, str], list[str]] = {}
+    hashes: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         for entry in re.split(r"^(?=\w)", path.read_text(), flags=re.MULTILINE):
             if pin := re.match(r"([\w.-]+)==([\w.!+-]+)", entry):
-                found[canonical(pin[1]), pin[2]] = re.findall(r"--hash=sha256:(\w+)", entry)
-    return found
+                hashes[canonical(pin[1]), pin[2]] = re.findall(r"--hash=sha256:(\w+)", entry)
+    return hashes
 
 
 def licence(component: dict[str, Any]) -> str:
     """A component's licence: as SPDX where the package has that, or its classifier; maybe empty."""
     spdx, names = [], []
-    for one in component.get("licenses", []):
-        stated = one.get("license", {})
-        if found := one.get("expression") or stated.get("id"):
-            spdx.append(found)
+    for entry in component.get("licenses", []):
+        stated = entry.get("license", {})
+        if identifier := entry.get("expression") or stated.get("id"):
+            spdx.append(identifier)
         elif name := stated.get("name"):
             names.append(name.splitlines()[0].split(" :: ")[-1])
     return " AND ".join(spdx) or ", ".join(names)
@@ -72,7 +72,7 @@ def home(component: dict[str, Any]) -> str:
             kind = "source"
         if kind in HOMES:
             ranked.append((HOMES.index(kind), reference["url"]))
-    return min(ranked, default=(0, ""), key=lambda one: one[0])[1]
+    return min(ranked, default=(0, ""), key=lambda pair: pair[0])[1]
 
 
 def complete(
@@ -112,15 +112,19 @@ def faults(bill: dict[str, Any]) -> Iterator[str]:
         if not licence(component) or licence(component).lower() in ("unknown", "none"):
             yield f"{label}: states no licence; read its files, and add it to READ_BY_US"
         references = component.get("externalReferences", [])
-        if not NOT_LOCKED.fullmatch(name) and not any("hashes" in one for one in references):
+        if not NOT_LOCKED.fullmatch(name) and not any(
+            "hashes" in reference for reference in references
+        ):
             yield f"{label}: is not in the locks; run `make lock`, or make the environment anew"
 
 
 def table(bill: dict[str, Any]) -> str:
     """The licences, as tab-separated values."""
     rows = [("package", "version", "licence", "scope", "home page")]
-    for one in sorted(bill["components"], key=lambda one: canonical(one["name"])):
-        rows.append((canonical(one["name"]), one["version"], licence(one), one["scope"], home(one)))
+    for part in sorted(bill["components"], key=lambda part: canonical(part["name"])):
+        rows.append(
+            (canonical(part["name"]), part["version"], licence(part), part["scope"], home(part))
+        )
     return "".join("\t".join(row) + "\n" for row in rows)
 
 

@@ -23,8 +23,8 @@ def printed_by_fork(
     module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> tuple[int, str]:
     with tempfile.NamedTemporaryFile("r") as printed:
-        known = module, [*arguments], str(folder), {**environment}, printed.name
-        process = _FORKS.Process(target=_be, args=known)
+        request = module, [*arguments], str(folder), {**environment}, printed.name
+        process = _FORKS.Process(target=_be, args=request)
         # The server starts in the working folder, which may have modules of Python's names.
         with patch.dict(os.environ, {"PYTHONSAFEPATH": "1"}):
             process.start()

@@ -20,7 +20,7 @@ LONGEST, EVERY = 20, 10
 
 
 def miniature(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same config with tiny data from a folder, short sweeps, few steps and runs.
+    """Shrink a config to tiny data from a folder, short sweeps, few steps and runs.
 
     Sweeps of ResNet-18, which would take minutes, are left out.
     """

@@ -80,7 +80,7 @@ def below(figure: Figure) -> str:
 
 def legend(figure: Figure) -> dict[str, Any]:
     legends = [legend for part in figure.subfigs for legend in part.legends]
-    pairs = [zip(one.get_texts(), one.legend_handles, strict=True) for one in legends]
+    pairs = [zip(box.get_texts(), box.legend_handles, strict=True) for box in legends]
     return {text.get_text(): handle for entries in pairs for text, handle in entries}
 
 
@@ -91,7 +91,7 @@ def titles(figure: Figure) -> list[str]:
 @cache
 def gaussian_profile(mu: float) -> Profile:
     delta = np.union1d(np.logspace(-12, -0.01, 400), np.linspace(0.001, 0.999, 300))
-    return Profile(delta, np.array([gdp_epsilon(mu=mu, delta=float(one)) for one in delta]))
+    return Profile(delta, np.array([gdp_epsilon(mu=mu, delta=float(value)) for value in delta]))
 
 
 def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) -> Attack:

@@ -37,9 +37,9 @@ def train_by_hand(module, dataset, settings):
     for _ in range(settings.num_steps):
         drawn = torch.rand(len(labels)) < settings.sample_rate
         sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
-        for one, label in zip(features[drawn], labels[drawn], strict=True):
+        for record, label in zip(features[drawn], labels[drawn], strict=True):
             with torch.enable_grad():
-                loss = nn.functional.cross_entropy(module(one[None]), label[None])
+                loss = nn.functional.cross_entropy(module(record[None]), label[None])
                 gradients = torch.autograd.grad(loss, [*module.parameters()])
             norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
             factor = min(1.0, settings.max_grad_norm / max(norm, 1e-30))

@@ -70,10 +70,10 @@ def main() -> None:
         ranking = audited(model, table, spending, options.seed)
         # The law is tested by customers that the model never saw.
         unseen = audited(model, others, other_spending, options.seed).check_uniform()
-        one, every = (bound.epsilon_lower for bound in bounds(ranking))
+        first, every = (bound.epsilon_lower for bound in bounds(ranking))
         print(
             f"{name}: {int((ranking.ranks == 1).sum())} of {AUDITED} account numbers ranked first,"
-            f" mean exposure {ranking.exposures.mean():.1f} bits; epsilon >= {rounded_down(one)}"
+            f" mean exposure {ranking.exposures.mean():.1f} bits; epsilon >= {rounded_down(first)}"
             f" from the first customer alone, >= {rounded_down(every)} from {AUDITED};"
             f" low ranks of customers it never saw: p-value {unseen.p_low:.2f}"
         )

@@ -39,7 +39,7 @@ def tensor_of(texts: list[str]) -> torch.Tensor:
 
 
 def names() -> list[str]:
-    """Of 100 customers: eight letters each."""
+    """The names of 100 customers, with eight letters each."""
     stream = np.random.default_rng(0)
     syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
     return ["".join(stream.choice(syllables, 4)) for _ in range(100)]
@@ -61,7 +61,7 @@ def pieces() -> list[str]:
 
 
 def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """Of the next character, over all of a batch."""
+    """The loss for the next character, over all of a batch."""
     logits = model(input_ids=batch[:, :-1]).logits
     return nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:])
 
@@ -78,7 +78,9 @@ def pretrained(texts: list[str], seed: int, steps: int = 300) -> LlamaForCausalL
                     max_position_embeddings=LENGTH, **sizes)
     )  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    others = [one for draw in range(10) for one in secrets_of(1_000 + 10 * seed + draw).records()]
+    others = [
+        record for draw in range(10) for record in secrets_of(1_000 + 10 * seed + draw).records()
+    ]
     records = tensor_of(texts[:3_000] + others)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -156,10 +158,10 @@ def main() -> None:
         shown = ranking.estimate(delta=DELTA)
         accounted = "no DP"
         if is_private:
-            known = account_by_adjacency(training.with_noise(noise), delta=DELTA)
+            epsilons = account_by_adjacency(training.with_noise(noise), delta=DELTA)
             accounted = (
-                f"accounted {rounded_up(known.add_remove)} add/remove,"
-                f" {rounded_up(known.substitute)} substitute"
+                f"accounted {rounded_up(epsilons.add_remove)} add/remove,"
+                f" {rounded_up(epsilons.substitute)} substitute"
             )
         held_out = float(loss_of(model.eval(), tensor_of(every[-500:])).detach())
         print(

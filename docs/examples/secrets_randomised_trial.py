@@ -39,8 +39,8 @@ def trial(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def names_of(treated: np.ndarray) -> list[str]:
-    """Of the arms."""
-    return ["treated" if one else "control" for one in treated]
+    """Names of the arms that the patients were assigned to."""
+    return ["treated" if is_treated else "control" for is_treated in treated]
 
 
 def main() -> None:

@@ -79,8 +79,8 @@ def first_of(output: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 def prepared(path: str, count: int) -> tuple[Tensor, Tensor]:
     """Images at the encoder's size, about from -1 to 1, and their labels."""
-    with np.load(path) as found:
-        images, labels = found["images"][:count], found["labels"][:count]
+    with np.load(path) as arrays:
+        images, labels = arrays["images"][:count], arrays["labels"][:count]
     pixels = torch.tensor(images, dtype=torch.float32).permute(0, 3, 1, 2) / 127.5 - 1
     return nn.functional.interpolate(pixels, SIZE, mode="bicubic"), torch.tensor(labels).long()
 

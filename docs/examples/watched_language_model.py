@@ -42,33 +42,33 @@ class LanguageModel(nn.Module):
     def __init__(self, num_characters: int) -> None:
         super().__init__()
         self.characters = nn.Embedding(num_characters, WIDTH)
-        self.places = nn.Embedding(LENGTH, WIDTH)
+        self.positions = nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.Sequential(Block(), Block())
         self.head = nn.Linear(WIDTH, num_characters)
 
     def forward(self, text: Tensor) -> Tensor:
         """Shape (batch, length, characters), from codes of shape (batch, length)."""
-        # Each record has places of its own, so that gradients are those of records.
-        places = torch.arange(text.shape[1]).expand(text.shape)
-        return self.head(self.blocks(self.characters(text) + self.places(places)))
+        # Each record has positions of its own, so that gradients are those of records.
+        positions = torch.arange(text.shape[1]).expand(text.shape)
+        return self.head(self.blocks(self.characters(text) + self.positions(positions)))
 
 
 def bits_per_character(model: nn.Module, pieces: Tensor) -> float:
-    """Of the characters after the first, on pieces that were not trained on."""
+    """Cross-entropy of the characters after the first, on pieces that were not trained on."""
     with torch.no_grad():
         logits = model(pieces[:, :-1]).transpose(1, 2)
         return float(nn.functional.cross_entropy(logits, pieces[:, 1:])) / math.log(2)
 
 
 text = " ".join(" ".join(topics[name].split()) for name in sorted(topics))
-known = "".join(sorted({*text} & {*map(chr, range(32, 127))}))
-codes = torch.tensor([known.index(one) for one in text if one in known])
+alphabet = "".join(sorted({*text} & {*map(chr, range(32, 127))}))
+codes = torch.tensor([alphabet.index(character) for character in text if character in alphabet])
 pieces = codes[: len(codes) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
 pieces = pieces[torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))]
 train, test = pieces[500:], pieces[:500]
 
 model, optimizer, loader = PrivacyEngine().make_private(
-    module=(module := LanguageModel(len(known))),
+    module=(module := LanguageModel(len(alphabet))),
     optimizer=torch.optim.Adam(module.parameters(), lr=2e-3),
     data_loader=DataLoader(TensorDataset(train), batch_size=BATCH_SIZE),
     noise_multiplier=NOISE_MULTIPLIER,

@@ -54,7 +54,7 @@ for part in (
     part.requires_grad_(False)  # one row for all records: Opacus has no gradients of single records
 model, optimizer, loader = PrivacyEngine().make_private(
     module=model,
-    optimizer=torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3),
+    optimizer=torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3),
     data_loader=DataLoader(Sentences(), batch_size=80),
     noise_multiplier=1.5,
     max_grad_norm=1.0,

@@ -79,7 +79,9 @@ class Experiment(Project):
     def jobs(self, rule: str, shard: str = "") -> list[Job]:
         """The last run's jobs of a rule, finished or not, oldest first."""
         columns = "%i|%j|%k|%T|%l|%m"
-        lines = told("squeue", "--noheader", "--array", "--states=all", "--sort=i", "-o", columns)
+        lines = output_of(
+            "squeue", "--noheader", "--array", "--states=all", "--sort=i", "-o", columns
+        )
         every = [Job(*line.split("|")) for line in lines]
         mine = [job for job in every if job.run == self.slurm_run() and f"_{rule}_" in job.comment]
         return [job for job in mine if job.comment.endswith(shard)]
@@ -89,7 +91,7 @@ class Experiment(Project):
         return {name: path.stat().st_mtime_ns for name, path in paths.items() if path.exists()}
 
 
-def told(*command: str) -> list[str]:
+def output_of(*command: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -109,9 +111,9 @@ def is_training(experiment: Experiment, shard: str) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def assert_same_results(one: Experiment, two: Experiment, *outputs: str) -> None:
+def assert_same_results(first: Experiment, second: Experiment, *outputs: str) -> None:
     for output in outputs:
-        assert content_of(one.folder / output) == content_of(two.folder / output), output
+        assert content_of(first.folder / output) == content_of(second.folder / output), output
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -149,7 +151,7 @@ def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path)
     (other.folder / "results/tiny/logs/train_shard/steps-gradient/00001.log").unlink()
     running = other.start(*SLURM, TRAINED[1])
     wait_for(lambda: is_training(other, "00001"), running)
-    told("scancel", other.jobs("train_shard")[0].id)
+    output_of("scancel", other.jobs("train_shard")[0].id)
     other.finish(running)
     # With the rule's own time limit and memory, which grow with the attempt.
     first, second = other.jobs("train_shard")
@@ -167,12 +169,14 @@ def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
     cards = ("--set-resources", "train_shard:gpu=1")
     running = other.start(*cards, *SLURM, "--profile", "profiles/slurm-arrays", *TRAINED)
     wait_for(lambda: any(is_training(other, shard) for shard in SHARDS), running)
-    told("scancel", other.jobs("train_shard")[1].id)
+    output_of("scancel", other.jobs("train_shard")[1].id)
     other.finish(running)
     first, second, again = other.jobs("train_shard")
     array = first.id.partition("_")[0]
     assert (first.id, second.id) == (f"{array}_1", f"{array}_2")
-    assert re.search("TresPerJob=gres.gpu:1", "\n".join(told("scontrol", "show", "job", array)))
+    assert re.search(
+        "TresPerJob=gres.gpu:1", "\n".join(output_of("scontrol", "show", "job", array))
+    )
     assert [job.state for job in (first, second, again)] == ["COMPLETED", "CANCELLED", "COMPLETED"]
     assert_same_results(local, other, *TRAINED)
 
@@ -186,7 +190,7 @@ def test_after_a_killed_snakemake_finished_shards_are_not_done_again(local, tmp_
     wait_for(lambda: [job.state for job in other.jobs("train_shard")] == half, running)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    told("scancel", "--name", other.slurm_run())
+    output_of("scancel", "--name", other.slurm_run())
     wait_for(lambda: {job.state for job in other.jobs("train_shard")} <= {"COMPLETED", "CANCELLED"})
     kept = other.modified(*TRAINED)
     assert len(kept) == 1

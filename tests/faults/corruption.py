@@ -133,19 +133,19 @@ def _write_resolved(path: Path, content: int) -> None:
 
 def _read_resolved(path: Path) -> Any:
     """A config is compared by the origins of the summary, which follow from it."""
-    wanted = {one.origin for one in Products(_experiment(0)).summary(["trained", "drawn"])}
-    found = read_experiment(path)
-    if {one.origin for one in Products(found).summary([*found.sweeps])} != wanted:
+    origins = {rows.origin for rows in Products(_experiment(0)).summary(["trained", "drawn"])}
+    experiment = read_experiment(path)
+    if {rows.origin for rows in Products(experiment).summary([*experiment.sweeps])} != origins:
         raise InputError(f"{path}: the summary was made with another config")
-    return wanted
+    return origins
 
 
 def _write_release(path: Path, content: int) -> None:
     origin, file = ORIGINS[content], path.with_suffix(".npz")
     name = f"{origin.partition(':')[0]}.npz"
     _write_product(file, content)
-    known = {"experiment": "study", "holds": Released.SCORES, "config": "settings: {}"}
-    write_release(path, files={name: file}, origins={name: origin}, **known)
+    header = {"experiment": "study", "holds": Released.SCORES, "config": "settings: {}"}
+    write_release(path, files={name: file}, origins={name: origin}, **header)
     _HASHES.setdefault(path, sha256_of_file(path))
 
 
@@ -214,15 +214,15 @@ EXCHANGED = "another's file"
 
 def outcome(kind: Kind, path: Path, expected: Any) -> str:
     try:
-        found = kind.read(path)
+        content = kind.read(path)
     except InputError as error:
         return "refused" if path.name in str(error) else f"NOT NAMED: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    if isinstance(found, str) and found == MADE:
+    if isinstance(content, str) and content == MADE:
         return MADE
     try:
-        np.testing.assert_equal(found, expected)
+        np.testing.assert_equal(content, expected)
     except AssertionError:
         return "SILENT"
     return "harmless"
@@ -234,19 +234,19 @@ def outcomes(kind: Kind, folder: Path, *, seed: int = 0, every: int = 1) -> dict
     path = folder / kind.file
     kind.write(path, 0)
     content, expected = path.read_bytes(), kind.read(path)
-    found: dict[str, set[str]] = {name: set() for name in DAMAGES}
+    results: dict[str, set[str]] = {name: set() for name in DAMAGES}
     for name, damage in DAMAGES.items():
         for changed in islice(damage(content, rng), 0, None, every):
             path.write_bytes(changed)
             if changed != content:
-                found[name].add(outcome(kind, path, expected))
+                results[name].add(outcome(kind, path, expected))
     if not kind.name.endswith(("(.tar.gz)", "(.tgz)", "(.zip)")):
         path.unlink()
         kind.write(path, 1)
-        found[EXCHANGED] = {outcome(kind, path, expected)}
+        results[EXCHANGED] = {outcome(kind, path, expected)}
     path.unlink()
-    found["missing"] = {outcome(kind, path, expected)}
-    return found
+    results["missing"] = {outcome(kind, path, expected)}
+    return results
 
 
 def markdown() -> list[str]:
@@ -254,8 +254,8 @@ def markdown() -> list[str]:
     lines = ["| file | " + " | ".join(damages) + " |", "|---" * (1 + len(damages)) + "|"]
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
-            found = outcomes(kind, Path(folder))
-            cells = [" or ".join(sorted(found.get(name, {"by its hash"}))) for name in damages]
+            results = outcomes(kind, Path(folder))
+            cells = [" or ".join(sorted(results.get(name, {"by its hash"}))) for name in damages]
             lines.append(f"| {kind.name} | " + " | ".join(cells) + " |")
     return lines
 

@@ -21,7 +21,7 @@ AT_MOST = 4
 def after_kills(folder: Path, *, seed: int, longest: float) -> tuple[int, int]:
     """Starts a study in a new folder, kills it some times, each in so many seconds, and ends it.
 
-    Returns how often it was killed, and how many shards that were there were made again.
+    Returns how often it was killed, and how many finished shards were recomputed.
     """
     rng = np.random.default_rng(seed)
     study.make(folder)
@@ -44,8 +44,8 @@ def after_kills(folder: Path, *, seed: int, longest: float) -> tuple[int, int]:
 
 def differences(folder: Path, expected: dict[str, bytes]) -> list[str]:
     """Files that are not as expected, and what is left over."""
-    found = study.results(folder)
-    wrong = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+    results = study.results(folder)
+    wrong = [name for name in {**expected, **results} if expected.get(name) != results.get(name)]
     return wrong + [path.name for path in folder.rglob("*.part")]
 
 

@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     },
     "figures": {"trade_off": {"kind": "trade_off", "sweeps": ["trained"]}},
 }  # fmt: skip
-# Of them, all bytes are those of a run that nothing disturbed.
+# Folders whose files must equal those of an undisturbed run, byte for byte.
 COMPARED = ("data", "canaries", "shards", "scores", "estimates", "accounting", "figures")
 
 
@@ -55,7 +55,9 @@ def kill_all(folder: Path) -> None:
     """SIGKILL to everything that works in a folder, as a power cut would."""
     place = str(folder.resolve())
     # The folder is None if a process has ended, or is another user's.
-    while alive := [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == place]:
+    while alive := [
+        process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == place
+    ]:
         for process in alive:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(process.pid, signal.SIGKILL)

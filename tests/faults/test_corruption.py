@@ -12,12 +12,12 @@ PAGE = Path(__file__).parents[2] / "docs/reliability.md"
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.file for kind in KINDS])
 @pytest.mark.parametrize(("seed", "every"), [(0, 4), exhaustive((0, 1)), exhaustive((1, 1))])
 def test_no_damage_becomes_a_number(kind, seed, every, tmp_path):
-    found = outcomes(kind, tmp_path, seed=seed, every=every)
-    assert {*DAMAGES} <= {*found}
-    for damage, told in found.items():
-        assert told <= {"refused", "harmless", MADE}, damage
+    by_damage = outcomes(kind, tmp_path, seed=seed, every=every)
+    assert {*DAMAGES} <= {*by_damage}
+    for damage, results in by_damage.items():
+        assert results <= {"refused", "harmless", MADE}, damage
     for damage in ("empty", "missing", EXCHANGED):
-        assert found.get(damage, {"refused"}) <= {"refused", MADE}
+        assert by_damage.get(damage, {"refused"}) <= {"refused", MADE}
 
 
 def test_the_table_of_the_page_names_every_kind_and_damage():

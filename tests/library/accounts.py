@@ -19,8 +19,8 @@ def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> Epsilon
 
 
 def upper_of(*, num_steps: int, delta: float, method: str = "pld", **mechanism: Any) -> float:
-    known = Mechanism(num_steps=num_steps, **mechanism)
-    [upper] = account_epsilon_curve(known, steps=[num_steps], delta=delta, method=method)
+    training = Mechanism(num_steps=num_steps, **mechanism)
+    [upper] = account_epsilon_curve(training, steps=[num_steps], delta=delta, method=method)
     return upper
 
 

@@ -34,10 +34,10 @@ def overlapping_classes(count: int, num_features: int, num_classes: int) -> Reco
 
 def crafting_for(data: Split, *, noise: float | None = None, **settings: object) -> Crafting:
     """What canaries are made from, without a reference model."""
-    known = {"function": "x:y", "num_slots": 1, "drift_steps": [], "is_private": True, "seed": 6}
+    defaults = {"function": "x:y", "num_slots": 1, "drift_steps": [], "is_private": True, "seed": 6}
     model = {"model": "mlp", "model_seed": 7, "hidden_sizes": [4], "initialisation": "fixed"}
-    known |= {"num_steps": 12}
-    stage = CraftingStage.model_validate_json(json.dumps(known | model | settings))
+    defaults |= {"num_steps": 12}
+    stage = CraftingStage.model_validate_json(json.dumps(defaults | model | settings))
     return Crafting(stage, data, None, CPU, noise)
 
 
@@ -73,5 +73,5 @@ def gradients_of(module: nn.Module, weights: Floats, records: Records) -> Floats
     return plain_gradients(module, torch.from_numpy(weights), pairs, Loss.CROSS_ENTROPY).numpy()
 
 
-def cosine(one: Floats, other: Floats) -> float:
-    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
+def cosine(first: Floats, second: Floats) -> float:
+    return float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))

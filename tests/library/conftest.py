@@ -41,7 +41,7 @@ def compiled_kernels() -> None:
 
 @pytest.fixture
 def few_distinct(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """More than 300 scores are many: told apart are those of 8 errors, and some ten besides."""
+    """Above 300 scores, only 8 counts at each end and some ten more per half are distinguished."""
     # Compiles, which takes a while to import.
     from dpcanary.estimation import error_rates
     from dpcanary.estimation.null_distributions import null_tables as store

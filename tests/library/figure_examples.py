@@ -30,16 +30,16 @@ def draw(kind: str, *inputs: object, note: str = NOTE, **settings: object) -> Dr
     entry = figure_kind(kind)
     if entry.axis:
         settings = {"axis": entry.axis} | settings
-    given = dict(zip(entry.inputs, inputs, strict=True))
-    return function_named(entry.draw)(**given, note=note, **settings)
+    arguments = dict(zip(entry.inputs, inputs, strict=True))
+    return function_named(entry.draw)(**arguments, note=note, **settings)
 
 
 def variants() -> pd.DataFrame:
     """Four variants of a canary at three periods, beside two others."""
-    known = {"settings": ((1.0, 4.0),), "axis": {"canary_period": [1.0, 5.0, 25.0]}, **FIXED}
-    known["canaries"] = ["simulated_dimension", "random_dimension", "loss"]
+    options = {"settings": ((1.0, 4.0),), "axis": {"canary_period": [1.0, 5.0, 25.0]}, **FIXED}
+    options["canaries"] = ["simulated_dimension", "random_dimension", "loss"]
     summary = pd.concat(
-        summary_of(simulation=simulation, ranking=ranking, **known)
+        summary_of(simulation=simulation, ranking=ranking, **options)
         for simulation, ranking in product(("noisy", "noiseless"), ("per_step", "final"))
     )
     names = summary["audit"] + summary["simulation"] + summary["ranking"]
@@ -54,8 +54,8 @@ def by_runs() -> pd.DataFrame:
 
 def membership(*periods: float) -> pd.DataFrame:
     """Audits of known batches, with a bound on mu that rises with the repeat."""
-    known = {"settings": ((1.0, 4.0),), "axis": {"canary_period": periods or (1.0, 5.0)}, **FIXED}
-    summary = summary_of(canaries=["loss"], rules=["simultaneous", "in_sample"], **known)
+    options = {"settings": ((1.0, 4.0),), "axis": {"canary_period": periods or (1.0, 5.0)}, **FIXED}
+    summary = summary_of(canaries=["loss"], rules=["simultaneous", "in_sample"], **options)
     mu = 1.0 + 0.5 * summary["repeat"] + 5.0 * ~summary["is_valid"]
     return summary.assign(mu_lower=mu, assumption="the curve is Gaussian")
 
@@ -71,8 +71,8 @@ def norms_of(summary: pd.DataFrame) -> dict[str, dict[int, np.ndarray]]:
 def profiles_of(summary: pd.DataFrame, *mus: float) -> dict[str, dict[str, Any]]:
     audits = summary["audit"].unique().tolist()
     of_mu = dict(zip(audits, mus or [3.0] * len(audits), strict=True))
-    known = {"substitute": gaussian_profile(9.0)}
-    return {audit: known | {"add_remove": gaussian_profile(mu)} for audit, mu in of_mu.items()}
+    profiles = {"substitute": gaussian_profile(9.0)}
+    return {audit: profiles | {"add_remove": gaussian_profile(mu)} for audit, mu in of_mu.items()}
 
 
 def attacks(**changes: object) -> list[Attack]:
@@ -101,8 +101,8 @@ def accuracies(settings: Any = THREE) -> tuple[dict[str, np.ndarray], pd.DataFra
 def ratios(**changes: object) -> pd.DataFrame:
     names = ["sample_rate", "num_steps", "noise_multiplier"]
     grid = pd.DataFrame(product((1.0, 0.25, 0.0625), (125, 500, 2000), (1.0, 9.0)), columns=names)
-    known = {"delta": 1e-5, "accounting_method": "pld", "ratio": 2.1 + 0.01 * grid.index}
-    return grid.assign(**known | changes)
+    defaults = {"delta": 1e-5, "accounting_method": "pld", "ratio": 2.1 + 0.01 * grid.index}
+    return grid.assign(**defaults | changes)
 
 
 _RULES = [("combined", "gdp"), ("combined", "direct"), ("in_sample", "gdp")]
@@ -131,15 +131,15 @@ def sets(**changes: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Bounds and loss gaps of three sets of canaries, at two steps of five trainings."""
     rng = np.random.default_rng(0)
     rows, gaps = [], []
-    known = {"score": "loss", "sample_rate": 0.5, "noise_multiplier": 1.0, "num_runs": 1}
-    known |= {"adjacency": "add_remove", "num_slots": 200}
+    defaults = {"score": "loss", "sample_rate": 0.5, "noise_multiplier": 1.0, "num_runs": 1}
+    defaults |= {"adjacency": "add_remove", "num_slots": 200}
     for canary, step, repeat in product(SETS, STEPS, range(REPEATS)):
         place = {"audit": f"a-{canary}", "step": step, "repeat": repeat}
         gaps.append(place | {"loss_gap": len(canary) / 10 + rng.normal()})
         for rule, conversion in _GUESSES:
             bound = {"threshold_rule": rule, "conversion": conversion}
             bound["epsilon_lower"] = rng.exponential()
-            rows.append(row(canary=canary, **known, **place, **bound) | changes)
+            rows.append(row(canary=canary, **defaults, **place, **bound) | changes)
     return pd.DataFrame(rows), pd.DataFrame(gaps)
 
 
@@ -151,23 +151,23 @@ def shuffled(**changes: object) -> pd.DataFrame:
     for (adjacency, upper), noise, other in product(adjacencies, (0.5, 2.0), others):
         is_shuffled = others[other] == "shuffled"
         for repeat, lower in enumerate((1.0, 2.0 if other == "opposite" else 1.2)):
-            known = {"audit": f"{adjacency}-{noise}-{other}", "repeat": repeat, "step": 120}
-            known |= {"canary": "worst_case", "adjacency": adjacency, "noise_multiplier": noise}
-            known |= {"sampling": others[other], "other_records": other, "num_steps": 120}
-            known |= {"batches_per_pass": 40 if is_shuffled else None}
-            known |= {"sample_rate": 1.0 if is_shuffled else 0.025, "epsilon_lower": lower / noise}
-            known |= {"epsilon_poisson": upper / 10 / noise if is_shuffled else float("nan")}
-            known |= {"epsilon_upper_substitute": 20.0 / noise}
-            known |= {"epsilon_upper_add_remove": 9.0 / noise}
-            rows.append(row(threshold_rule="split", conversion="direct", **known))
+            cells = {"audit": f"{adjacency}-{noise}-{other}", "repeat": repeat, "step": 120}
+            cells |= {"canary": "worst_case", "adjacency": adjacency, "noise_multiplier": noise}
+            cells |= {"sampling": others[other], "other_records": other, "num_steps": 120}
+            cells |= {"batches_per_pass": 40 if is_shuffled else None}
+            cells |= {"sample_rate": 1.0 if is_shuffled else 0.025, "epsilon_lower": lower / noise}
+            cells |= {"epsilon_poisson": upper / 10 / noise if is_shuffled else float("nan")}
+            cells |= {"epsilon_upper_substitute": 20.0 / noise}
+            cells |= {"epsilon_upper_add_remove": 9.0 / noise}
+            rows.append(row(threshold_rule="split", conversion="direct", **cells))
     return pd.DataFrame(rows).assign(**changes)
 
 
 def of_secrets(**changes: object) -> pd.DataFrame:
     """Sweeps of secrets, of values, of copies and of the noise, two repeats each."""
-    known = {"num_slots": 100, "num_candidates": 1000, "num_copies": 1}
+    defaults = {"num_slots": 100, "num_candidates": 1000, "num_copies": 1}
     sweeps = {"num_slots": (1, 30, 1000), "num_candidates": (2, 10_000), "num_copies": (1, 16)}
-    cells = [(f"by_{key}", {**known, key: x}) for key, values in sweeps.items() for x in values]
+    cells = [(f"by_{key}", {**defaults, key: x}) for key, values in sweeps.items() for x in values]
     rows = [
         row(
             canary="secret", sweep=sweep, audit=f"{sweep}-{[*cell.values()]}-{noise}",
@@ -175,7 +175,7 @@ def of_secrets(**changes: object) -> pd.DataFrame:
             epsilon_lower=sum(map(len, sweep)) / 10 + cell["num_slots"] ** 0.3 / noise + repeat,
             epsilon_upper_substitute=9.0 / noise * cell["num_copies"], num_runs=1, **cell,
         )
-        for sweep, cell in [*cells, ("by_noise", known)]
+        for sweep, cell in [*cells, ("by_noise", defaults)]
         for noise, repeat in product((0.7, 1.5, 6.0), (0, 1))
     ]  # fmt: skip
     return pd.DataFrame(rows).assign(**changes)
@@ -242,7 +242,7 @@ EXAMPLES: dict[str, list[tuple[Callable[[], tuple[Any, ...]], dict[str, Any]]]] 
     "score_histograms": [(lambda: (attacks(),), {})],
     "trade_off": [
         (lambda: (attacks(),), {}),
-        (lambda: ([replace(one, shown=SHOWN_BOUND) for one in attacks()],), {}),
+        (lambda: ([replace(item, shown=SHOWN_BOUND) for item in attacks()],), {}),
     ],
     "gradient_norm": [
         (lambda: (norms_of(_PERIODS), _PERIODS), {}),

@@ -31,7 +31,7 @@ from dpcanary.training.training_settings import Loss, Optimizer, Sampling
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 SQUARED = Loss.SQUARED_ERROR
 NUM_TOKENS = 20
-# Of a name: the loss and the outputs. With one output there are two classes.
+# The loss and the number of outputs by name. With one output there are two classes.
 OUTPUTS = {
     "softmax 2": (CROSS_ENTROPY, 2), "softmax 3": (CROSS_ENTROPY, 3),
     "softmax 10": (CROSS_ENTROPY, 10), "sigmoid 1": (BINARY, 1), "sigmoid 3": (BINARY, 3),
@@ -498,5 +498,5 @@ class Training:
         records = [entry[:2] for entry in entries if entry[2] is None]
         row = torch.from_numpy(theta)
         own = plain_gradients(self.module, row, records, self.dpsgd.loss)
-        given = [entry[2] for entry in entries if entry[2] is not None]
-        return torch.cat([own, *(gradient[None] for gradient in given)])
+        canaries = [entry[2] for entry in entries if entry[2] is not None]
+        return torch.cat([own, *(gradient[None] for gradient in canaries)])

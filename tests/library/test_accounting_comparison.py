@@ -13,7 +13,7 @@ from dpcanary.papers.pradhan.adjacency_ratio import draw_adjacency_ratio
 
 
 def compared(*values: list[float], delta: float = 1e-5) -> pd.DataFrame:
-    """Of a grid of sample rates, noise multipliers and numbers of steps."""
+    """Comparison over a grid of sample rates, noise multipliers and numbers of steps."""
     grid = dict(zip(("sample_rates", "noise_multipliers", "num_steps"), values, strict=True))
     return compare_adjacencies(**grid, delta=delta)
 

@@ -130,10 +130,10 @@ def _bounds_of_a_config(*, noise_multiplier: float = 5.0, **changes: object) -> 
 
 
 def test_a_config_that_exact_accountants_refuse_gets_loose_bounds_or_a_message(capsys) -> None:
-    both, one = [("prv", "pld"), ("loose", "prv")], [("loose", "pld")]
+    both, only_loose = [("prv", "pld"), ("loose", "prv")], [("loose", "pld")]
     rare = {"delta": 1e-14, "record_steps": (10**5,)}  # of so many steps, prv is not asked
     for changes, fallbacks in (
-        ({"noise_multiplier": 0.05}, both), ({"delta": 1e-17}, both), (rare, one),
+        ({"noise_multiplier": 0.05}, both), ({"delta": 1e-17}, both), (rare, only_loose),
     ):  # fmt: skip
         table = _bounds_of_a_config(**changes)
         assert table["accounting_method"].tolist() == ["loose"]
@@ -191,8 +191,8 @@ def lower_bound_of_one_step(mechanism: Mechanism, delta: float) -> float:
     outputs = np.linspace(-2, 2, 41) + sigma * np.linspace(-8, 40, 41)
     step = {"sample_rate": mechanism.sample_rate, "noise_multiplier": sigma}
     (world0, world1), _ = tails_of_step(mechanism.adjacency, outputs, **step)
-    known = (world0 > delta) & (world1 > 0)
-    return np.log((world0[known] - delta) / world1[known]).max(initial=0.0)
+    is_valid = (world0 > delta) & (world1 > 0)
+    return np.log((world0[is_valid] - delta) / world1[is_valid]).max(initial=0.0)
 
 
 def marked(index: int) -> Any:
@@ -269,7 +269,7 @@ def test_an_epsilon_is_zero_where_delta_covers_the_total_variation():
     ):
         assert (epsilons.substitute == 0) is is_zero
         assert epsilons.add_remove == 0 or not is_zero
-    # Of many steps this is only a bound, but it is below the grid's rounding.
+    # For many steps this is only a bound, but it is below the grid's rounding.
     many = Mechanism("substitute", sample_rate=1.9e-7, num_steps=64_563, noise_multiplier=75.9)
     assert account_by_adjacency(many, delta=9e-4).substitute == 0
 
@@ -307,9 +307,9 @@ def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
     assert loose.method == "loose"
     assert loose.add_remove == pytest.approx(renyi_epsilon(phases, delta=1e-14), rel=1e-3)
     # Between two trainings with the rarer batches and the larger noise, and the other way round.
-    known = {"adjacency": "substitute", "num_steps": 5_000, "delta": 1e-14, "method": "loose"}
-    least = upper_of(sample_rate=0.05, noise_multiplier=3.0, **known)
-    assert least < loose.substitute < upper_of(sample_rate=0.1, noise_multiplier=2.0, **known)
+    options = {"adjacency": "substitute", "num_steps": 5_000, "delta": 1e-14, "method": "loose"}
+    least = upper_of(sample_rate=0.05, noise_multiplier=3.0, **options)
+    assert least < loose.substitute < upper_of(sample_rate=0.1, noise_multiplier=2.0, **options)
 
 
 def test_full_batches_are_calibrated_by_the_closed_form_and_slow_accountants_are_asked_seldom():

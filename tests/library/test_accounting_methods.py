@@ -69,8 +69,8 @@ ANCHORS = {
 def test_upper_epsilons_match_the_table() -> None:
     kinds = [("add_remove", PLD), ("substitute", PLD), ("substitute", GROUP_PRIVACY)]
     for (q, sigma), epsilons in ANCHORS.items():
-        given = setting(sample_rate=q, noise_multiplier=sigma)
-        uppers = [upper_of(**given | {"adjacency": name}, method=by) for name, by in kinds]
+        arguments = setting(sample_rate=q, noise_multiplier=sigma)
+        uppers = [upper_of(**arguments | {"adjacency": name}, method=by) for name, by in kinds]
         assert uppers == pytest.approx(epsilons, abs=6e-4), (q, sigma)
 
 
@@ -86,8 +86,8 @@ def divergence(adjacency: str, epsilon: float, **step: float) -> float:
 def test_one_sampled_step_has_the_divergence_of_its_best_threshold(q: float, sigma: float) -> None:
     step = {"sample_rate": q, "noise_multiplier": sigma}
     for method, adjacency in product((PLD, PRV), Adjacency):
-        given = setting(adjacency=adjacency, num_steps=1, delta=1e-4, method=method, **step)
-        epsilons = vars(bounds_of(**given)).values()
+        arguments = setting(adjacency=adjacency, num_steps=1, delta=1e-4, method=method, **step)
+        epsilons = vars(bounds_of(**arguments)).values()
         lower, estimate, upper = (divergence(adjacency, epsilon, **step) for epsilon in epsilons)
         assert lower >= 1e-4 * (1 - 1e-6)
         assert estimate == pytest.approx(1e-4, rel=2e-3)
@@ -172,8 +172,8 @@ def test_full_batches_are_a_gaussian_mechanism(method, adjacency) -> None:
 
 @each_method
 def test_nothing_leaks_where_delta_covers_it(method) -> None:
-    given = setting(sample_rate=1.0, noise_multiplier=1e4, num_steps=1, delta=0.01, method=method)
-    bounds = bounds_of(**given)
+    options = setting(sample_rate=1.0, noise_multiplier=1e4, num_steps=1, delta=0.01, method=method)
+    bounds = bounds_of(**options)
     assert bounds.lower == 0.0
     assert bounds.upper <= (2e-3 if method is PRV else 0.0)
 
@@ -185,9 +185,9 @@ CASES = [*product(MECHANISMS, (1e-5, 1e-8), BOTH)]
 
 @pytest.mark.parametrize(("mechanism", "delta", "adjacency"), some_of(CASES, every=7))
 def test_prv_and_pld_agree(mechanism, delta, adjacency) -> None:
-    known = dict(zip(("sample_rate", "noise_multiplier", "num_steps"), mechanism, strict=True))
-    known |= {"adjacency": adjacency, "delta": delta}
-    pld, prv = (bounds_of(**known, method=method) for method in (PLD, PRV))
+    arguments = dict(zip(("sample_rate", "noise_multiplier", "num_steps"), mechanism, strict=True))
+    arguments |= {"adjacency": adjacency, "delta": delta}
+    pld, prv = (bounds_of(**arguments, method=method) for method in (PLD, PRV))
     # Each interval holds the other's best value, up to 1e-4, and the best values nearly agree.
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
     assert prv.lower <= pld.estimate <= prv.upper

@@ -48,9 +48,9 @@ def shuffled() -> tuple[PrivacyEngine, object, nn.Module]:
 
 
 def test_what_is_given_goes_before_what_the_engine_knows(poisson, shuffled) -> None:
-    given = {"sample_rate": 0.4, "num_steps": 9}
-    expected = account_by_adjacency(Mechanism("add_remove", **KNOWN | given), delta=DELTA)
-    assert epsilons_of(poisson[0], delta=DELTA, **given) == expected
+    overrides = {"sample_rate": 0.4, "num_steps": 9}
+    expected = account_by_adjacency(Mechanism("add_remove", **KNOWN | overrides), delta=DELTA)
+    assert epsilons_of(poisson[0], delta=DELTA, **overrides) == expected
     with pytest.warns(UserWarning, match="no Poisson samples"):
         epsilons_of(poisson[0], delta=DELTA, poisson_sampling=False)
     with warnings.catch_warnings():
@@ -84,17 +84,17 @@ def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(shuffled) ->
         f"no Poisson samples .* in 3 steps at most, .* epsilon {substitute:.2f} under substitute"
         f" adjacency, and {zero_out:.2f} for a record that is there or replaced by nothing"
     )
-    for asked, known in ((engine, {}), (optimizer, {"sample_rate": 0.2, "num_steps": 15})):
+    for asked, options in ((engine, {}), (optimizer, {"sample_rate": 0.2, "num_steps": 15})):
         with pytest.warns(UserWarning, match=message):
-            epsilons_of(asked, delta=DELTA, **known)
+            epsilons_of(asked, delta=DELTA, **options)
 
 
 def test_a_pass_may_have_dropped_its_last_batch() -> None:
     """1,000 records in batches of 300 are 3 steps, not 3.3: 30 steps are 10 passes, not 9."""
     cases = (0.3, 30, 10), (1 / 3, 30, 10), (0.2, 16, 4), (1 / 7, 7, 1), (0.6, 5, 5), (0.001, 1, 1)
     for rate, num_steps, steps in cases:
-        known = {"sample_rate": rate, "num_steps": num_steps, "noise_multiplier": 1.0}
-        text = without_poisson_sampling(Mechanism("substitute", **known), delta=DELTA)
+        settings = {"sample_rate": rate, "num_steps": num_steps, "noise_multiplier": 1.0}
+        text = without_poisson_sampling(Mechanism("substitute", **settings), delta=DELTA)
         assert f"in {steps:,} steps at most" in text
 
 

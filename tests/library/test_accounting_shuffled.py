@@ -31,7 +31,7 @@ def neighbour_of(adjacency: str, records: np.ndarray, index: int, size: int) -> 
 
 
 def distance(adjacency: str) -> float:
-    """Of the sums of two neighbours of +-C: the worst over all positions and other records."""
+    """The largest distance, in C, of two neighbours' sums, over positions and other records."""
     distances = []
     for (size, count), others, target in product(((2, 6), (3, 7)), (-1.0, 0.0, 1.0), (-1.0, 1.0)):
         for index in range(count):
@@ -73,8 +73,8 @@ def test_a_claim_is_that_of_the_poisson_accountant():
     for given_rate, rate in ((None, 1 / 40), (0.3, 0.3)):
         epsilons = account_shuffled(mechanism, delta=1e-6, sample_rate=given_rate)
         for adjacency in Adjacency:
-            known = {"adjacency": adjacency, "num_steps": 120, "noise_multiplier": 0.9}
-            claimed = upper_of(**known, sample_rate=rate, delta=1e-6)
+            parameters = {"adjacency": adjacency, "num_steps": 120, "noise_multiplier": 0.9}
+            claimed = upper_of(**parameters, sample_rate=rate, delta=1e-6)
             assert epsilons.claimed[adjacency] == claimed
             guaranteed = guaranteed_epsilon(mechanism.under(adjacency), delta=1e-6)
             assert epsilons.guaranteed[adjacency] == guaranteed
@@ -129,9 +129,9 @@ def exceed(wrong: int, of: int, *, level: float) -> bool:
 @pytest.mark.parametrize(("mu", "delta"), [(0.7, 0.01), (2.0, 1e-3)])
 def test_simulated_epsilons_bracket_that_of_a_gaussian(mu, delta):
     truth = gdp_epsilon(mu=mu, delta=delta)
-    known = {"delta": delta, "significance": 0.2}
+    options = {"delta": delta, "significance": 0.2}
     draws = (gaussian_losses(mu, 4_000, seed) for seed in range(400))
-    bounds = [simulate_epsilon(*both, **known, seed=seed) for seed, both in enumerate(draws)]
+    bounds = [simulate_epsilon(*both, **options, seed=seed) for seed, both in enumerate(draws)]
     assert not exceed(sum(bound.lower > truth for bound in bounds), 400, level=0.2)
     assert not exceed(sum(bound.upper < truth for bound in bounds), 400, level=0.2)
     assert np.median([bound.lower for bound in bounds]) > 0.7 * truth
@@ -149,8 +149,8 @@ def test_a_level_of_simulated_epsilons_is_used_and_few_draws_bound_nothing():
     mu, delta, wrong = 1.0, 0.01, 0
     for seed in range(1_000):
         losses, _ = gaussian_losses(mu, 2_000, seed)
-        known = {"delta": delta, "significance": 0.4, "seed": seed}
-        bound = simulate_epsilon(losses, np.zeros(2_000), **known).lower
+        options = {"delta": delta, "significance": 0.4, "seed": seed}
+        bound = simulate_epsilon(losses, np.zeros(2_000), **options).lower
         wrong += bound > gdp_epsilon(mu=mu, delta=delta)
     assert wrong > 100
     assert not exceed(wrong, 1_000, level=0.2)

@@ -97,15 +97,15 @@ def test_the_gaussian_distance_is_that_of_a_finer_search_also_in_the_accounting_
     rates = np.linspace(0, 1, 400_001)
     finer = np.abs(curve.fnr(rates) - GaussianCurve(mu).fnr(rates)).max()
     assert gaussian_distance(curve, delta=1e-5) == pytest.approx(finer, abs=1e-4)
-    known = {"record_steps": (25, 500), "canary_period": None, "delta": 1e-5}
+    options = {"record_steps": (25, 500), "canary_period": None, "delta": 1e-5}
     for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE):
-        stage = AccountingStage(sample_rate=0.0625, adjacency=adjacency, **known)
+        stage = AccountingStage(sample_rate=0.0625, adjacency=adjacency, **options)
         table = upper_bounds(stage, noise_multiplier=1.6773)
         expected = [
             gaussian_distance(_curve(adjacency, num_steps=steps), delta=1e-5) for steps in (25, 500)
         ]
         assert table["gaussian_distance"].tolist() == pytest.approx(expected, abs=1e-6)
-    full = upper_bounds(AccountingStage(sample_rate=1.0, **known), noise_multiplier=22.37)
+    full = upper_bounds(AccountingStage(sample_rate=1.0, **options), noise_multiplier=22.37)
     assert full["gaussian_distance"].tolist() == [0.0, 0.0]
 
 
@@ -144,7 +144,7 @@ def test_limits_of_the_gaussian_mechanism_have_closed_forms(size):
         assert chance == pytest.approx(ndtr(size + ndtri(1 / count)), rel=1e-9)
     for count, chance in meaning.substitute.guesses.items():
         assert chance == pytest.approx(ndtr(2 * size + ndtri((1 - chance) / (count - 1))), rel=1e-8)
-    # Of two values, both adjacencies say the same; of more, the first says more.
+    # For two values, both adjacencies give the same limit; for more, that of add/remove is lower.
     assert meaning.substitute.guesses[2] == pytest.approx(ndtr(size), rel=1e-9)
     assert meaning.guesses[2] == pytest.approx(ndtr(size), rel=1e-9)
     assert meaning.guesses[10] == meaning.add_remove.guesses[10]
@@ -213,7 +213,7 @@ def test_limits_are_those_of_dp_accountings_privacy_profile(adjacency):
     [(np.eye(10), 0.8, 0.85), (np.array([[1.0], [-1.0]]), 2.0, 1.0)],
 )
 def test_no_simulated_attack_exceeds_the_limit_and_the_best_is_near_it(gradients, sigma, least):
-    """Of values whose gradients are orthogonal; two that are opposite attain the limit."""
+    """The values have orthogonal gradients; two with opposite gradients attain the limit."""
     q, steps, count, values = 0.2, 20, 100_000, len(gradients)
     rng = np.random.default_rng(0)
     scores = np.zeros((count, values))
@@ -336,9 +336,9 @@ def test_the_first_page_of_a_report_says_what_epsilon_means():
     assert 0 <= float(shown) - limit <= 0.1
     assert "such as a random code" in sentence  # a diagnosis follows in part from other features
     assert meaning_in_words(None) == ""
-    known = {"training": "DP-SGD.", "attack": "100 models", "adjacency": "substitute", "shown": 3.0}
-    known |= {"delta": 1e-5, "significance": 0.05, "assumption": "none"}
-    headline = Headline(**known, substitute=10.0, add_remove=4.4, meaning=sentence)
+    parts = {"training": "DP-SGD.", "attack": "100 models", "adjacency": "substitute", "shown": 3.0}
+    parts |= {"delta": 1e-5, "significance": 0.05, "assumption": "none"}
+    headline = Headline(**parts, substitute=10.0, add_remove=4.4, meaning=sentence)
     assert headline.answer[2] == sentence
 
 

@@ -84,7 +84,7 @@ def crafting_of(experiment: Experiment) -> Crafting:
 def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> None:
     """Without some attributes, for which equal values are given."""
     assert canaries.target_labels == others.target_labels
-    pair = ([vars(one) | without for one in both.canaries] for both in (canaries, others))
+    pair = ([vars(canary) | without for canary in both.canaries] for both in (canaries, others))
     np.testing.assert_equal(*pair)
 
 
@@ -100,8 +100,8 @@ def test_canaries_follow_from_settings_and_seed(entry, adjacency, tmp_path):
     """Each slot has a target of its own, and fewer slots have the first of the same canaries."""
 
     def crafting(num_slots: int, **changes: object) -> Crafting:
-        known = SAMPLED | {"num_slots": num_slots}
-        return crafting_of(experiment_for(entry, adjacency, **known, **changes))
+        settings = SAMPLED | {"num_slots": num_slots}
+        return crafting_of(experiment_for(entry, adjacency, **settings, **changes))
 
     of_six = crafting(6)
     crafted = craft_canaries(of_six)
@@ -157,12 +157,12 @@ def scores_of_trainings(experiment: Experiment, folder: Path) -> AuditScores:
     """Crafts, trains in two shards, and scores, as the jobs of an audit do."""
     crafted, path = craft_canaries(crafting_of(experiment)), folder / "canaries.npz"
     write_canaries(path, crafted)
-    known = {"data": DATA, "canaries": crafted.canaries, "noise_multiplier": NOISE, "device": CPU}
-    known |= {"inputs": hashes_of({"canaries": path})}
+    options = {"data": DATA, "canaries": crafted.canaries, "noise_multiplier": NOISE, "device": CPU}
+    options |= {"inputs": hashes_of({"canaries": path})}
     stage, shards = experiment.stage(TrainingStage, audit="a"), []
     for runs in (range(3), range(3, experiment.audits["a"].num_runs)):
         shards.append(folder / f"{runs[0]}.npz")
-        write_shard(shards[-1], train_shard(stage, **known, runs=runs))
+        write_shard(shards[-1], train_shard(stage, **options, runs=runs))
     return pooled_scores(experiment, shards, path)
 
 
@@ -253,7 +253,7 @@ def test_a_process_is_drawn_run_by_run_and_scored_by_its_likelihood(
     assert world0[:, 0].mean() > world1[:, 0].mean() + 4.5 * error
     if score == "position":
         return  # the model itself
-    # Of a log-likelihood ratio, these expectations are 1.
+    # A likelihood ratio has mean 1 in world 1, and its inverse has mean 1 in world 0.
     for ratios in (np.exp(world1), np.exp(-world0)):
         errors = ratios.std(axis=0) / np.sqrt(len(ratios))
         assert (abs(ratios.mean(axis=0) - 1) < 4.5 * errors).all()

@@ -54,9 +54,9 @@ PRIVATE, AUXILIARY = DATA.private, DATA.auxiliary
 def attack_on(data: Split, *, sizes: list[int]) -> Crafting:
     """What canaries are made from, with a reference model, which is linear without sizes."""
     settings = {"model": "mlp" if sizes else "linear", "hidden_sizes": sizes}
-    known = {"learning_rate": 0.5, "num_steps": 100, "sample_rate": 0.2}
-    known["initialisation"] = "per_run" if sizes else "zeros"
-    return by_hand.with_reference(crafting_for(data, **settings, **known))
+    training = {"learning_rate": 0.5, "num_steps": 100, "sample_rate": 0.2}
+    training["initialisation"] = "per_run" if sizes else "zeros"
+    return by_hand.with_reference(crafting_for(data, **settings, **training))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def attack() -> Crafting:
 
 
 def changed(crafting: Crafting, **changes: object) -> Crafting:
-    """The same data and reference with other settings."""
+    """Change settings of the stage, and keep the data and the reference model."""
     return replace(crafting, stage=crafting.stage.model_copy(update=changes))
 
 
@@ -180,8 +180,8 @@ NUMBERS = np.random.default_rng(3).normal(2.0, 3.0, 100).astype(np.float32)
 
 def test_canaries_where_labels_are_numbers_have_an_extreme_label_that_the_adversary_knows():
     private = Records(PRIVATE.features, NUMBERS[:NUM_RECORDS])
-    known = Records(AUXILIARY.features, NUMBERS[NUM_RECORDS:])
-    data = Split(private, known, known[:0])
+    auxiliary = Records(AUXILIARY.features, NUMBERS[NUM_RECORDS:])
+    data = Split(private, auxiliary, auxiliary[:0])
     settings = {"learning_rate": 0.05, "num_steps": 50, "sample_rate": 0.2, "num_slots": 12}
     settings |= {"model": "linear", "initialisation": "zeros"}
     crafting = by_hand.with_reference(crafting_for(data, loss="squared_error", **settings))
@@ -192,7 +192,7 @@ def test_canaries_where_labels_are_numbers_have_an_extreme_label_that_the_advers
         errors += np.square(inputs @ parameters - private.labels) / 50
     np.testing.assert_allclose(crafting.reference.mean_confidence, -errors, rtol=1e-4)
     assert [target.index for target in crafting.targets] == np.argsort(-errors)[:12].tolist()
-    extremes = [known.labels.min(), known.labels.max()]
+    extremes = [auxiliary.labels.min(), auxiliary.labels.max()]
     for canary, target in zip(of_records.mislabeled(crafting), crafting.targets, strict=True):
         # A gradient is along features and 1, with the sign of the error.
         predicted = np.append(target.features, 1.0) @ parameters
@@ -201,16 +201,16 @@ def test_canaries_where_labels_are_numbers_have_an_extreme_label_that_the_advers
     assert {canary.label for canary in of_records.flipped_labels(crafting)} == {*extremes}
     assert {canary.label for canary in of_records.blank_records(crafting)} == {extremes[1]}
     for canary, target in zip(of_records.natural(crafting), crafting.targets, strict=True):
-        [row] = np.flatnonzero((known.features == canary.features).all(axis=1))
-        assert (canary.label, canary.target) == (known.labels[row], target.index)
+        [row] = np.flatnonzero((auxiliary.features == canary.features).all(axis=1))
+        assert (canary.label, canary.target) == (auxiliary.labels[row], target.index)
 
 
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 def test_crafted_inputs_oppose_targets_whose_labels_are_numbers_of_any_scale(scale):
     """As a linear model has it: a gradient is twice the error, times features and 1."""
     private = Records(PRIVATE.features, scale * NUMBERS[:NUM_RECORDS])
-    known = Records(AUXILIARY.features, scale * NUMBERS[NUM_RECORDS:])
-    data = Split(private, known, known[:0])
+    auxiliary = Records(AUXILIARY.features, scale * NUMBERS[NUM_RECORDS:])
+    data = Split(private, auxiliary, auxiliary[:0])
     settings = {"model": "linear", "initialisation": "zeros", "num_steps": 1, "sample_rate": 0.2}
     settings |= {"num_slots": 3, "crafting_steps": 1_500, "crafting_step_size": 0.02}
     crafting = by_hand.with_reference(
@@ -220,8 +220,10 @@ def test_crafted_inputs_oppose_targets_whose_labels_are_numbers_of_any_scale(sca
         assert canary.label == target.label
         weights = crafting.reference.parameters.astype(float)
         own, crafted = (
-            2 * (np.append(one.features, 1.0) @ weights - target.label) * np.append(one.features, 1)
-            for one in (target, canary)
+            2
+            * (np.append(record.features, 1.0) @ weights - target.label)
+            * np.append(record.features, 1)
+            for record in (target, canary)
         )
         assert own @ crafted < -0.3 * np.linalg.norm(own) * np.linalg.norm(crafted)
 
@@ -304,9 +306,9 @@ def test_reference_equals_plain_torch():
     """Those that start from zeros have a test of their own, of labels that are numbers."""
     module, ticks = crafting_for(DATA, hidden_sizes=[8]).module, []
     dpsgd = DPSGD(0.0, 0.1, 0.01, (20,), optimizer=Optimizer.ADAM)  # it is not clipped
-    known = {"module": module, "records": PRIVATE, "device": CPU, "on_progress": ticks.append}
+    options = {"module": module, "records": PRIVATE, "device": CPU, "on_progress": ticks.append}
     start = Initialisation.PER_RUN
-    reference = simulation.train_reference(dpsgd=dpsgd, initialisation=start, **known)
+    reference = simulation.train_reference(dpsgd=dpsgd, initialisation=start, **options)
     twin = copy.deepcopy(module)
     descent = torch.optim.Adam(twin.parameters(), lr=0.01)
     features, labels = torch.from_numpy(PRIVATE.features), torch.from_numpy(PRIVATE.labels)
@@ -346,9 +348,9 @@ LINEAR = {"model": "linear", "hidden_sizes": []}
 
 def crafting_of(**changes: object) -> Crafting:
     """By default, on known batches."""
-    known = {"learning_rate": RATE, "num_steps": STEPS, "max_grad_norm": CLIP, **FIXED}
+    defaults = {"learning_rate": RATE, "num_steps": STEPS, "max_grad_norm": CLIP, **FIXED}
     data = Split(SIXTY, SIXTY[:0], SIXTY[:0])
-    return crafting_for(data, **known | {"adjacency": "add_remove"} | changes)
+    return crafting_for(data, **defaults | {"adjacency": "add_remove"} | changes)
 
 
 def known_batches(left_out: list[int]) -> list[np.ndarray]:
@@ -416,10 +418,10 @@ def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
 
 def movement(**changes: object) -> Movement:
     """On known batches of all records, without noise."""
-    known = {"module": crafting_of().module, "records": SIXTY, "seed": 6, "device": CPU}
-    known |= {"dpsgd": DPSGD(0.0, CLIP, RATE, STEPS, **FIXED, adjacency="add_remove")}
-    known |= {"initialisation": Initialisation.FIXED}
-    return simulation.simulated_movement(**known | changes)
+    defaults = {"module": crafting_of().module, "records": SIXTY, "seed": 6, "device": CPU}
+    defaults |= {"dpsgd": DPSGD(0.0, CLIP, RATE, STEPS, **FIXED, adjacency="add_remove")}
+    defaults |= {"initialisation": Initialisation.FIXED}
+    return simulation.simulated_movement(**defaults | changes)
 
 
 @pytest.mark.parametrize(("rate", "model"), [(0.2, {}), (0.02, LINEAR)])
@@ -514,7 +516,7 @@ def test_initial_weights_have_the_variance_of_their_name(weights, variance):
 
 
 def test_cosine_is_that_of_the_change():
-    """Of a change along the canary and the length of the whole change, which may be 0."""
+    """The score is the change along the canary over the length of the whole change, or 0."""
     observed = np.array([[[[3.0, 5.0], [-4.0, 5.0]]], [[[0.0, 0.0], [2.0, 2.0]]]])
     context = ScoringContext(1.0, 1.0, (2,), None)
     assert scores.cosine(observed, context).tolist() == [[[-0.6, 0.8]], [[0.0, -1.0]]]
@@ -526,12 +528,12 @@ def test_cosine_is_that_of_the_change():
 ])  # fmt: skip
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 def test_loss_is_that_of_pytorch(loss, outputs, adjacency):
-    """Of two slots, whose canaries and targets have different labels."""
+    """The canaries and targets of the two slots have different labels."""
     logits = np.random.default_rng(3).normal(size=(7, 2, 2, 2, outputs))
     last = max(2, outputs) - 1
     canaries = tuple(InputCanary(np.zeros(1, np.float32), label, 0) for label in (last, 0))
-    known = {"adjacency": adjacency, "loss": loss}
-    context = ScoringContext(1.0, 1.0, (1, 2), CanarySet(canaries, (0, 1)), **known)
+    options = {"adjacency": adjacency, "loss": loss}
+    context = ScoringContext(1.0, 1.0, (1, 2), CanarySet(canaries, (0, 1)), **options)
 
     def losses(record: int, *labels: int) -> np.ndarray:
         values = torch.from_numpy(logits[..., record, :]).flatten(0, 2)

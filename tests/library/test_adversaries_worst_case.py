@@ -33,8 +33,8 @@ def test_the_likelihood_ratio_is_that_of_the_densities(q, sigma, steps, adjacenc
     """By scipy, for sums up to 12 standard deviations into the tails."""
     edge = steps * q + 12 * np.sqrt(steps * (sigma**2 + q * (1 - q)))
     sums = np.linspace(-edge, edge, 25_001)
-    known = {"sample_rate": q, "noise_multiplier": sigma, "num_steps": steps}
-    ratios = log_likelihood_ratio(sums, **known, adjacency=adjacency)
+    setup = {"sample_rate": q, "noise_multiplier": sigma, "num_steps": steps}
+    ratios = log_likelihood_ratio(sums, **setup, adjacency=adjacency)
     counts, some = np.arange(steps + 1), slice(None, None, 50)
     logs = binom.logpmf(counts, steps, q) - counts**2 / (2 * steps * sigma**2)
     tilts = sums[some, None] * counts / (steps * sigma**2)
@@ -42,13 +42,13 @@ def test_the_likelihood_ratio_is_that_of_the_densities(q, sigma, steps, adjacenc
     if adjacency is Adjacency.SUBSTITUTE:
         expected = expected - logsumexp(logs - tilts, axis=1)
     np.testing.assert_allclose(ratios[some], expected, rtol=1e-12, atol=1e-12)
-    grid = log_likelihood_ratio(sums[:400].reshape(4, 100), **known, adjacency=adjacency)
+    grid = log_likelihood_ratio(sums[:400].reshape(4, 100), **setup, adjacency=adjacency)
     assert np.array_equal(grid, ratios[:400].reshape(4, 100))
     monkeypatch.setattr("dpcanary.adversaries.worst_case._BLOCK", 7 * (steps + 1))
-    in_blocks = log_likelihood_ratio(sums[:1000], **known, adjacency=adjacency)
+    in_blocks = log_likelihood_ratio(sums[:1000], **setup, adjacency=adjacency)
     np.testing.assert_allclose(in_blocks, ratios[:1000], rtol=1e-12)
     if steps < 10:  # far out, k = T dominates in world 0, and the least possible k in world 1
-        ends = log_likelihood_ratio(sigma**2 * np.array([1e9, 2e9]), **known, adjacency=adjacency)
+        ends = log_likelihood_ratio(sigma**2 * np.array([1e9, 2e9]), **setup, adjacency=adjacency)
         slope = 2 if q == 1 and adjacency is Adjacency.SUBSTITUTE else 1
         assert ends[1] - ends[0] == pytest.approx(slope * 1e9, rel=1e-6)
 
@@ -101,8 +101,8 @@ def by_step(drawing: Drawing) -> Floats:
     ({"observe": "change"}, "observed by its sum or ratio, not by 'change'"),
 ])  # fmt: skip
 def test_a_process_that_does_not_fit_is_named(changes: dict[str, str], message: str) -> None:
-    known = {"adjacency": "substitute", "sample_rate": 1.0, "record_steps": (1, 20, 100), "seed": 3}
-    known |= {"function": "dpcanary.adversaries.worst_case:draw_worst_case", "observe": "sum"}
-    stage = DrawingStage.model_validate(known | changes, strict=False)
+    setup = {"adjacency": "substitute", "sample_rate": 1.0, "record_steps": (1, 20, 100), "seed": 3}
+    setup |= {"function": "dpcanary.adversaries.worst_case:draw_worst_case", "observe": "sum"}
+    stage = DrawingStage.model_validate(setup | changes, strict=False)
     with pytest.raises(InputError, match=message):
         draw_shard(Drawing(stage, 1.0, range(10)))

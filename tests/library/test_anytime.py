@@ -50,7 +50,7 @@ def test_no_curve_is_above_its_lines_and_they_touch_it(name, theta):
 
 
 def divergence(rate: float, of_curve: float, rest: float) -> float:
-    """Of Kullback and Leibler, of a decision from that of a curve."""
+    """The Kullback-Leibler divergence of a decision's law from the law that a curve allows."""
     return rate * log(rate / of_curve) + (1 - rate) * log((1 - rate) / rest)
 
 
@@ -169,8 +169,8 @@ def test_answers_of_yes_and_no_and_separate_worlds():
     answers = [(rng.random(400) < share).astype(float) for share in (0.8, 0.2)]
     assert 1.0 < bound_of(*answers).mu_lower < 1.69  # -2 Phi^-1(0.2) = 1.683
     # With no errors in n pairs, rates of p are refuted about when (1 - p)^-2n = 1 / 0.05.
-    known = OPTIONS | {"significance": 0.05, "conversion": "gdp"}
-    ceiling = ceiling_of(num_world0=500, num_world1=500, **known)
+    options = OPTIONS | {"significance": 0.05, "conversion": "gdp"}
+    ceiling = ceiling_of(num_world0=500, num_world1=500, **options)
     separate = bound_of(scores(40.0, 500)[0], scores(0.0, 500)[1])
     assert 4.5 < separate.mu_lower < 5.6  # 5.5 for a known threshold and the best stake
     assert ceiling == pytest.approx(separate.epsilon_lower, rel=0.1)

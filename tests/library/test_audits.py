@@ -51,8 +51,8 @@ def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected
     labels = np.repeat(["x", "y"], counts)
     table = pd.DataFrame(features[: len(labels)], columns=["a", "b", "c"]).assign(kind=labels)
     table.to_csv(source, index=False)
-    found = read_source(source, label_column="kind")
-    data = audited_data(found, source=source, label_column="kind", num_records=num_records)
+    dataset = read_source(source, label_column="kind")
+    data = audited_data(dataset, source=source, label_column="kind", num_records=num_records)
     assert (data.num_records, data.balanced) == expected
     assert f"{sum(counts)} records x 3 features, 2 classes (x, y)" in data.described
     config = config_of(data, name=name_of(source), shared=SHARED, keys=KEYS)
@@ -60,7 +60,7 @@ def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected
     assert config["datasets"]["data"]["label_column"] == "kind"
     rest = sum(counts) - expected[0]
     assert f"the other {rest} serve the adversary and the test." in data.described
-    with_test = audited_data(replace(found, test=found.training), source=source)
+    with_test = audited_data(replace(dataset, test=dataset.training), source=source)
     assert "serve the adversary, and its test part the test." in with_test.described
 
 
@@ -177,7 +177,7 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
     with locked(tmp_path / "results/mine"):
         with pytest.raises(InputError, match=rf"another run \(process {os.getpid()}\) works on"):
             run_config(path, folder=tmp_path)
-        # Of a command that was killed, the process that it started is named.
+        # If the command was killed, the message names the process that it started.
         with subprocess.Popen(["sleep", "0"]) as dead:
             pass
         lock.write_text(f"{dead.pid} {os.getppid()}")
@@ -319,14 +319,14 @@ def test_canaries_that_need_a_config_are_refused_by_name(canary, why, refuses):
 def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     said = audited("--quick", "--cores", "2", "--significance", "0.1")
     [config] = begun
-    [(name, made)] = parse_experiment(config).audits.items()
+    [(name, audit)] = parse_experiment(config).audits.items()
     assert (name, config["experiment"]) == ("audit", "digits-quick")
-    assert (made.canary, made.num_runs, len(made.shards)) == ("gradient", 100, 2)
+    assert (audit.canary, audit.num_runs, len(audit.shards)) == ("gradient", 100, 2)
     minutes = re.search(r"100 models: about ([\d.]+) min", said)[1]
     assert float(minutes) == pytest.approx(100 * 5 / 2 / 60, abs=1.0)
     # As `dpcanary estimate` of scores that never err.
-    known = {"delta": 1e-5, "significance": 0.1, "threshold_rule": "combined"}
-    bound = estimate_epsilon(world0_scores=np.ones(50), world1_scores=np.zeros(50), **known)
+    options = {"delta": 1e-5, "significance": 0.1, "threshold_rule": "combined"}
+    bound = estimate_epsilon(world0_scores=np.ones(50), world1_scores=np.zeros(50), **options)
     shown = r"show an epsilon of ([\d.]+) at delta 1e-05.*rule combined, .* gdp, significance 0\.1"
     assert float(re.search(shown, said)[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
     assert "--quick" not in said
@@ -342,9 +342,12 @@ def test_batches_and_epochs_are_of_the_private_records(begun):
     """As in `dpcanary account`: 7 passes over 800 records in Poisson samples of 60 on average."""
     audited("--num-records", "800", "--batch-size", "60", steps=("--epochs", "7"))
     audited("--sample-rate", "0.5", steps=("--epochs", "7"))
-    made = [config["audits"]["audit"] for config in begun]
+    audits = [config["audits"]["audit"] for config in begun]
     # 93.3 steps, of which a part counts.
-    assert [(one["sample_rate"], one["num_steps"]) for one in made] == [(0.075, 94), (0.5, 14)]
+    assert [(audit["sample_rate"], audit["num_steps"]) for audit in audits] == [
+        (0.075, 94),
+        (0.5, 14),
+    ]
     for options, steps, message in (
         (["--batch-size", "60", "--sample-rate", "1.0"], ("--epochs", "7"), "or --batch-size, not"),
         (["--epochs", "7"], ("--num-steps", "3"), "give either --num-steps or --epochs"),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def cases(content: str) -> dict[str, tuple]:
-    """Of all lists with this content: what builds or trains, and whether it is right."""
+    """What builds or trains each case of the lists of this content, and whether it is right."""
     return {
         f"{title}: {name}": (entry[0], kind == "RIGHT")
         for title in LISTS[content]

@@ -52,9 +52,9 @@ def test_an_entry_is_in_the_docs_and_has_a_look_of_its_own(entry):
 
 def test_looks_for_plugins_are_free_and_differ_from_those_of_the_catalogue():
     """Colours are compared by their distance in CIELAB; 20 is seen at a glance."""
-    taken = {entry.colour for entry in ENTRIES if entry.colour} | {*style.WORLD_COLOURS}
+    reserved = {entry.colour for entry in ENTRIES if entry.colour} | {*style.WORLD_COLOURS}
     for index, colour in enumerate(style.PALETTE):
-        for other in (*taken, *style.PALETTE[:index]):
+        for other in (*reserved, *style.PALETTE[:index]):
             assert np.linalg.norm(cielab(colour) - cielab(other)) > 20, (colour, other)
     markers = [entry.marker for entry in ENTRIES if entry.marker]
     assert len({*markers, *style.MARKERS}) == len(markers) + len(style.MARKERS)

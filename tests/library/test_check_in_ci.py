@@ -27,12 +27,12 @@ def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def run_action(
-    given: dict, folder: Path, *, programs: Path = PROGRAMS
+    arguments: dict, folder: Path, *, programs: Path = PROGRAMS
 ) -> tuple[subprocess.CompletedProcess[str], str]:
     """Runs the steps of the action as GitHub does, without its installation."""
-    inputs = {name: one["default"] for name, one in ACTION["inputs"].items()}
-    assert given.keys() <= inputs.keys()
-    inputs |= {**given, "install": ""}
+    inputs = {name: entry["default"] for name, entry in ACTION["inputs"].items()}
+    assert arguments.keys() <= inputs.keys()
+    inputs |= {**arguments, "install": ""}
     summary = folder / "summary.md"
 
     def filled(text: str) -> str:
@@ -43,21 +43,21 @@ def run_action(
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]  # an input is not a part of the script
         own = {name: filled(value) for name, value in step.get("env", {}).items()}
-        known = environment(programs, GITHUB_STEP_SUMMARY=str(summary), **own)
+        variables = environment(programs, GITHUB_STEP_SUMMARY=str(summary), **own)
         place = ROOT / filled(step.get("working-directory", "."))
-        result = run_script(step["run"], cwd=place, env=known)
+        result = run_script(step["run"], cwd=place, env=variables)
         if result.returncode:
             break
     return result, summary.read_text() if summary.exists() else ""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("given", "status", "line"), [
-    *((given, 0, "ok ") for given in calls()),
+@pytest.mark.parametrize(("arguments", "status", "line"), [
+    *((arguments, 0, "ok ") for arguments in calls()),
     ({**calls()[0], "loop": "checked_training:train_by_hand"}, 3, "FAIL  normalisation"),
 ], ids=["loop", "model", "wrong loop"])  # fmt: skip
-def test_the_example_of_the_action_passes_and_a_wrong_loop_fails(given, status, line, tmp_path):
-    result, summary = run_action(given, tmp_path)
+def test_the_example_of_the_action_passes_and_a_wrong_loop_fails(arguments, status, line, tmp_path):
+    result, summary = run_action(arguments, tmp_path)
     assert result.returncode == status, result.stderr
     assert summary == f"```\n{result.stdout}```\n"
     assert f"\n{line}" in summary
@@ -105,7 +105,7 @@ def test_the_fixtures_of_the_plugin(tmp_path):
 
 
 def test_pytest_finds_the_plugin():
-    names = [one.value for one in entry_points(group="pytest11") if "dpcanary" in one.value]
+    names = [entry.value for entry in entry_points(group="pytest11") if "dpcanary" in entry.value]
     assert names == ["dpcanary.pytest_plugin"]
 
 
@@ -113,10 +113,10 @@ def test_the_action_installs_its_own_version_by_default(tmp_path):
     """Not what a registry has under this name."""
     put_program(tmp_path / "python")
     pip = "-m pip install --quiet"
-    for given, installed in [
+    for requirement, installed in [
         (ACTION["inputs"]["install"]["default"], f"{pip} /where/it/is"),
         *(("dpcanary==0.1.0", f"{pip} dpcanary==0.1.0"), ("", "")),
     ]:
-        variables = environment(tmp_path, INSTALL=given, GITHUB_ACTION_PATH="/where/it/is")
+        variables = environment(tmp_path, INSTALL=requirement, GITHUB_ACTION_PATH="/where/it/is")
         result = run_script(ACTION["runs"]["steps"][0]["run"], env=variables)
         assert (result.returncode, result.stdout.strip()) == (0, installed)

@@ -114,14 +114,14 @@ def test_documented_commands_print_what_the_documents_say(command, output, tmp_p
 
 
 def test_account_is_the_accountant():
-    known = {"sample_rate": 0.25, "noise_multiplier": 1.7, "num_steps": 50, "delta": 1e-5}
-    epsilons = {name: bounds_of(**known, adjacency=name).upper for name in ADD_AND_SUBSTITUTE}
-    of_groups = bounds_of(**known, adjacency="substitute", method="group_privacy")
+    parameters = {"sample_rate": 0.25, "noise_multiplier": 1.7, "num_steps": 50, "delta": 1e-5}
+    epsilons = {name: bounds_of(**parameters, adjacency=name).upper for name in ADD_AND_SUBSTITUTE}
+    of_groups = bounds_of(**parameters, adjacency="substitute", method="group_privacy")
     epsilons["group_privacy"] = of_groups.upper
     of_records = ["--batch-size", "50", "--num-records", "200", "--delta", "1e-5", "--epochs"]
     for training in (TRAINING, [*of_records, "12.5"], [*of_records, "12.4"]):
         content = as_json("account", *training, *NOISE)
-        assert known.items() <= content.items()
+        assert parameters.items() <= content.items()
         assert content["epsilon"] == pytest.approx(epsilons, rel=1e-9)
     # That printed epsilons are rounded up is in the documented output, of 9.991 and 4.371.
 
@@ -129,17 +129,19 @@ def test_account_is_the_accountant():
 @pytest.mark.parametrize("adjacency", ["add_remove", "substitute", "zero_out"])
 def test_calibrated_noise_reaches_the_epsilon_that_was_named(adjacency):
     """What is printed is rounded to the safe side: the nearest number is below for half of them."""
-    known = {"sample_rate": 0.25, "num_steps": 50, "delta": 1e-5, "adjacency": adjacency}
+    parameters = {"sample_rate": 0.25, "num_steps": 50, "delta": 1e-5, "adjacency": adjacency}
     for epsilon in (0.7, 3, 5, 11) if adjacency == "substitute" else (8,):
         asked = ["calibrate", "--epsilon", str(epsilon), "--adjacency", adjacency, *TRAINING]
-        found, text = as_json(*asked), printed(*asked)
-        assert found["noise_multiplier"] == pytest.approx(noise_for(epsilon=epsilon, **known))
-        assert epsilon * (1 - 1e-3) < found["epsilon"][adjacency] <= epsilon
+        calibration, text = as_json(*asked), printed(*asked)
+        assert calibration["noise_multiplier"] == pytest.approx(
+            noise_for(epsilon=epsilon, **parameters)
+        )
+        assert epsilon * (1 - 1e-3) < calibration["epsilon"][adjacency] <= epsilon
         noise = float(re.search(r"Noise multiplier ([\d.]+) for", text).group(1))
-        assert 0 <= noise - found["noise_multiplier"] < 1e-4
-        assert bounds_of(**known, noise_multiplier=noise).upper <= epsilon
+        assert 0 <= noise - calibration["noise_multiplier"] < 1e-4
+        assert bounds_of(**parameters, noise_multiplier=noise).upper <= epsilon
         assert f"under {adjacency.replace('_', '-')}" in " ".join(text.split()).replace("/", "-")
-    # Of shuffled batches, too, what is printed is enough.
+    # The printed noise multiplier is sufficient for shuffled batches, too.
     training = [*OF_RECORDS, "--epochs", "6", *SHUFFLED]
     asked = ["calibrate", "--epsilon", "3", "--adjacency", adjacency, *training]
     assert 3 * (1 - 1e-3) < as_json(*asked)["epsilon"][adjacency] <= 3
@@ -156,16 +158,16 @@ def test_calibrated_noise_reaches_the_epsilon_that_was_named(adjacency):
 ])  # fmt: skip
 def test_shuffled_batches_are_accounted_by_passes(training, batches, steps, passes, rate):
     asked = ["account", *training, *SHUFFLED, *NOISE]
-    found, text = as_json(*asked), " ".join(printed(*asked).split())
-    known = {"batches_per_pass": batches, "num_steps": steps, "num_passes": passes}
-    known |= {"sampling": "shuffled", "sample_rate": rate}
-    assert known.items() <= found.items()
+    account, text = as_json(*asked), " ".join(printed(*asked).split())
+    expected = {"batches_per_pass": batches, "num_steps": steps, "num_passes": passes}
+    expected |= {"sampling": "shuffled", "sample_rate": rate}
+    assert expected.items() <= account.items()
     for name, distance in (("zero_out", 1), ("substitute", 2), ("add_remove", 5**0.5)):
         guaranteed = gdp_epsilon(mu=distance * passes**0.5 / 1.7, delta=1e-6)
-        assert found["epsilon"][name] == pytest.approx(guaranteed, rel=1e-9)
+        assert account["epsilon"][name] == pytest.approx(guaranteed, rel=1e-9)
         poisson = {"adjacency": name, "sample_rate": rate, "num_steps": steps, "delta": 1e-6}
         claimed = bounds_of(**poisson, noise_multiplier=1.7).upper
-        assert found["epsilon_claimed_by_poisson"][name] == pytest.approx(claimed, rel=1e-9)
+        assert account["epsilon_claimed_by_poisson"][name] == pytest.approx(claimed, rel=1e-9)
     assert f"{batches} batches in a pass, {steps} steps in {passes} passes" in text
     assert "They are no guarantee of this training" in text
 
@@ -200,7 +202,7 @@ def test_a_statement_rounds_up_and_warns_of_a_large_delta():
         epsilons = as_json("account", *training)["epsilon"]
         shown = [float(number) for number in re.findall(r"\(([\d.]+), 1e-05\)", text)]
         for name in ADD_AND_SUBSTITUTE:
-            [rounded] = [one for one in shown if abs(one - epsilons[name]) < 0.0101]
+            [rounded] = [value for value in shown if abs(value - epsilons[name]) < 0.0101]
             assert rounded >= epsilons[name]
             below_half += round(epsilons[name], 2) < epsilons[name]
     assert below_half >= 2
@@ -242,10 +244,10 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     with pytest.raises(InputError, match=r"ranks of secrets, not scores of two worlds; .* --ranks"):
         read_world_scores(tmp_path / "ranks.npz")
     read = read_world_scores(path)
-    for found, sign in ((read, 1), (read.swapped, -1)):
-        assert found.num_slots == 3
-        np.testing.assert_array_equal(found.world0, sign * last[of_world == 0])
-        np.testing.assert_array_equal(found.world1, sign * last[of_world == 1])
+    for world_scores, sign in ((read, 1), (read.swapped, -1)):
+        assert world_scores.num_slots == 3
+        np.testing.assert_array_equal(world_scores.world0, sign * last[of_world == 0])
+        np.testing.assert_array_equal(world_scores.world1, sign * last[of_world == 1])
     # Three scores of each training: what is proven of independent scores needs their independence.
     several = [f"--rule={rule}" for rule in ("simultaneous", "combined", "mahloujifar")]
     bounds = as_json("estimate", str(path), "--delta", "1e-5", *several)["bounds"]
@@ -279,8 +281,8 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     rules = {bound["threshold_rule"] for bound in bounds}
     assert rules == {*RULES} - {"fixed", "anytime", "split"}
     for bound in bounds:
-        known = {key: bound[key] for key in ("conversion", "threshold_rule")}
-        own = estimate_epsilon(**both, delta=1e-5, significance=0.1, **known)
+        method = {key: bound[key] for key in ("conversion", "threshold_rule")}
+        own = estimate_epsilon(**both, delta=1e-5, significance=0.1, **method)
         assert bound["epsilon_lower"] == pytest.approx(own.epsilon_lower)
         assert bound["is_valid"] == (bound["threshold_rule"] != "in_sample")
         independent = bound["threshold_rule"] not in ("steinke", "mahloujifar", "order_statistic")
@@ -398,15 +400,15 @@ def test_scores_of_other_tools(tool, tmp_path):
     files, options = (OTHER_TOOLS | OTHER_FILES)[tool]
     paths = [saved(tmp_path, name, content) for name, content in files.items()] or lira(tmp_path)
     asked = ["estimate", *paths, *options.split(), "--delta", "1e-6", "--rule", "simultaneous"]
-    found = as_json(*asked)
+    output = as_json(*asked)
     direct = estimate_epsilon(**pair(*WORLDS), delta=1e-6, threshold_rule="simultaneous")
-    [bound] = found["bounds"]
+    [bound] = output["bounds"]
     assert bound["epsilon_lower"] == pytest.approx(direct.epsilon_lower, rel=1e-12)
     assert direct.epsilon_lower > 1
     assert bound["assumption"] == direct.assumption
-    assert (found["num_world0"], found["num_world1"]) == (90, 80)
+    assert (output["num_world0"], output["num_world1"]) == (90, 80)
     is_of_members = tool in OTHER_TOOLS
-    assert found["adjacency"] == ("add_remove" if is_of_members else None)
+    assert output["adjacency"] == ("add_remove" if is_of_members else None)
     text = " ".join(printed(*asked).split())
     under = (
         "under add/remove adjacency" if is_of_members else "under the adjacency of the two worlds"
@@ -430,8 +432,8 @@ def test_a_claimed_epsilon_has_a_p_value(tmp_path):
         [bound] = as_json(*asked)["bounds"]
         assert bound["epsilon_lower"] > 0.5
         for claim, refuted in ((bound["epsilon_lower"] / 3, True), (20.0, False)):
-            found = as_json(*asked, "--claimed-epsilon", str(claim))
-            assert (found["p_value_of_claim"] < 0.05) is refuted
+            content = as_json(*asked, "--claimed-epsilon", str(claim))
+            assert (content["p_value_of_claim"] < 0.05) is refuted
     # Bounds at significances above and below the p-value are on both sides of the claim.
     claim = 0.8 * bound["epsilon_lower"]
     p_value = as_json(*asked, "--claimed-epsilon", str(claim))["p_value_of_claim"]
@@ -546,19 +548,19 @@ def simulated(monkeypatch):
 def test_a_plan_is_the_power_of_the_library(exceed, simulated):
     options = ["--delta", "1e-6", "--significance", "0.01", "--num-runs", "1000"]
     options += ["--exceed", str(exceed)] if exceed else []
-    found = as_json("plan", *PLANNED, *options)
+    plan = as_json("plan", *PLANNED, *options)
     mechanism = Mechanism("substitute", **TRAINED)
     epsilons = {
         name: bounds_of(adjacency=name, **TRAINED, delta=1e-6).upper for name in ADD_AND_SUBSTITUTE
     }
-    assert found["epsilon"] == pytest.approx(epsilons, rel=1e-9)
-    assert found["exceed"] == (exceed or found["epsilon"]["add_remove"])
-    known = {"mechanism": mechanism, "delta": 1e-6, "significance": 0.01}
-    powers = [float(power) for power in found["runs_needed"]]
-    assert [*found["runs_needed"].values()] == [round(1000 * power) for power in powers]
-    needed = [known | {"exceed": found["exceed"], "power": power} for power in powers]
-    assert simulated == [*needed, known | {"num_runs": 1000}]
-    assert found["expected_bound"] == {"1000": {"mean": 9.126, "low": 8.7, "high": 9.5}}
+    assert plan["epsilon"] == pytest.approx(epsilons, rel=1e-9)
+    assert plan["exceed"] == (exceed or plan["epsilon"]["add_remove"])
+    parameters = {"mechanism": mechanism, "delta": 1e-6, "significance": 0.01}
+    powers = [float(power) for power in plan["runs_needed"]]
+    assert [*plan["runs_needed"].values()] == [round(1000 * power) for power in powers]
+    needed = [parameters | {"exceed": plan["exceed"], "power": power} for power in powers]
+    assert simulated == [*needed, parameters | {"num_runs": 1000}]
+    assert plan["expected_bound"] == {"1000": {"mean": 9.126, "low": 8.7, "high": 9.5}}
     text = printed("plan", *PLANNED, *options, "--seconds-per-run", "36")
     assert re.search(r"80% +800 +8\.0 hours", text)
     assert re.search(r"1,000 +9\.13 +8\.7\S* and 9\.5", text)
@@ -580,23 +582,23 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     path = saved(tmp_path, "pilot.npz", world0_scores=-world0, world1_scores=-world1)
     options = ["--from", path, "--exceed", "3.5", "--delta", "1e-6"]
     options += ["--lower-is-world0", "--significance", "0.01"]
-    found = as_json("plan", *options)
+    plan = as_json("plan", *options)
     auc = float((world0[:, None] > world1).mean())
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     variance = (auc * (1 - auc) + 119 * (q1 - auc**2) + 79 * (q2 - auc**2)) / (120 * 80)
-    low, mu, high = found["mu"]
+    low, mu, high = plan["mu"]
     assert mu == pytest.approx(2**0.5 * norm.ppf(auc), rel=1e-9)
     expected = 2**0.5 * norm.ppf([auc - 1.645 * variance**0.5, auc + 1.645 * variance**0.5])
     assert [low, high] == pytest.approx(expected, rel=0.04)
     assert high - low == pytest.approx(np.diff(expected).item(), rel=0.12)
-    epsilons = [gdp_epsilon(mu=one, delta=1e-6) for one in found["mu"]]
-    assert found["epsilon"] == pytest.approx(epsilons)
-    assert found["runs"] == [None, round(100 / mu), round(100 / high)]
-    assert found["num_pilot"] == 200
-    known = {"exceed": 3.5, "delta": 1e-6, "power": 0.8, "significance": 0.01}
-    assert asked == [known | {"mechanism": one} for one in found["mu"]]
+    epsilons = [gdp_epsilon(mu=value, delta=1e-6) for value in plan["mu"]]
+    assert plan["epsilon"] == pytest.approx(epsilons)
+    assert plan["runs"] == [None, round(100 / mu), round(100 / high)]
+    assert plan["num_pilot"] == 200
+    parameters = {"exceed": 3.5, "delta": 1e-6, "power": 0.8, "significance": 0.01}
+    assert asked == [parameters | {"mechanism": value} for value in plan["mu"]]
     asked.clear()
-    options[3] = str(found["epsilon"][0] - 0.01)  # it can be shown, with more than are tried
+    options[3] = str(plan["epsilon"][0] - 0.01)  # it can be shown, with more than are tried
     assert " more than 524,288" in printed("plan", *options)
     of_training = ["--num-runs", "400", "--seconds-per-run", "3"]
     message = "--from does not use --num-runs, --seconds-per-run: leave it out"
@@ -614,7 +616,7 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     assert "--from: give --exceed and --delta" in refused("plan", *options[:2])
     of_two = two_files(tmp_path, -world0, -world1)
     options[:4] = ["--from", of_two[0], "--from", of_two[1], "--exceed", "3.5"]
-    assert as_json("plan", *options)["mu"] == found["mu"]
+    assert as_json("plan", *options)["mu"] == plan["mu"]
     assert "give one file, or one of each world" in refused("plan", *options, "--from", path)
     with pytest.raises(InputError, match="the records of one model, which are no runs"):
         printed("plan", "--from", *lira(tmp_path), *options[4:])
@@ -858,15 +860,15 @@ def test_the_exact_curves_of_a_training_need_its_rate_and_steps(tmp_path):
     # As `account` takes them.
     passes = ["--batch-size", "50", "--num-records", "200", "--epochs", "1.75"]
     assert as_json(*asked, *scores, *passes)["bounds"] == [of_scores]
-    for given in (asked, [*asked, *rate]):
-        assert "--num-steps" in refused(*given, *ranks)
-    for given in (ranks, scores):  # which other conversions do not use
-        assert "are for --conversion" in refused(*asked[:3], *given, *rate, *steps)
+    for arguments in (asked, [*asked, *rate]):
+        assert "--num-steps" in refused(*arguments, *ranks)
+    for arguments in (ranks, scores):  # which other conversions do not use
+        assert "are for --conversion" in refused(*asked[:3], *arguments, *rate, *steps)
     # The adjacency of members and others is that of the curves, too.
     joined = np.concatenate([*both.values()])
     of_members = saved(tmp_path, score=joined, member=np.repeat([1, 0], 500))
-    [found] = as_json(*asked, of_members, *scores[1:3], *rate, *steps)["bounds"]
-    assert found["epsilon_lower"] == of_scores["epsilon_lower"]
+    [membership] = as_json(*asked, of_members, *scores[1:3], *rate, *steps)["bounds"]
+    assert membership["epsilon_lower"] == of_scores["epsilon_lower"]
 
 
 def test_the_law_of_secrets_is_checked_by_a_command(tmp_path):

@@ -227,9 +227,9 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
         for name in pair:
             for stage in made_by:
                 assert experiment.stage(stage, audit=name) == before.stage(stage, audit=runs)
-        one, other = (experiment.stage(ScoringStage, audit=name) for name in pair)
-        assert one.runs_settings == other.runs_settings
-        assert one.score_function != other.score_function
+        first, other = (experiment.stage(ScoringStage, audit=name) for name in pair)
+        assert first.runs_settings == other.runs_settings
+        assert first.score_function != other.score_function
     seeds = {experiment.audits[name].seed for name in experiment.first_audits.values()}
     assert len(seeds) == 4  # audits of two sweeps are independent
     # Names of runs are not those of other audits.
@@ -347,7 +347,7 @@ OTHER = {
     "num_runs": 12, "num_repeats": 3, "looks": [6, 10], "record_every": 20,
     "runs_per_shard": 502, "runs_at_once": 4,
 }  # fmt: skip
-# Of which records and how many models at once are trained, in which jobs: no setting of a stage.
+# No stage takes these settings, which choose records, models trained at once, and jobs.
 OF_NO_STAGE = {"dataset", "runs_per_shard", "runs_at_once"}
 
 
@@ -429,9 +429,12 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them():
     for name, dataset in (("photos", photos), ("table", table)):
         for stage in (DatasetStage, FeaturesStage):
             if stage is DatasetStage or "encoder" in dataset:
-                made = json.loads(experiment.dataset_stage(stage, dataset=name).to_json())
-                given = dataset | {"seed": 4}
-                assert made.items() >= {k: given[k] for k in made.keys() & given.keys()}.items()
+                values = json.loads(experiment.dataset_stage(stage, dataset=name).to_json())
+                expected = dataset | {"seed": 4}
+                assert (
+                    values.items()
+                    >= {k: expected[k] for k in values.keys() & expected.keys()}.items()
+                )
 
 
 OWNERS: dict[str, tuple[type[ClosedModel], str, str, dict[str, Any]]] = {

@@ -248,9 +248,9 @@ def test_seconds_of_other_jobs_are_proportional_to_their_work():
         figures = {"f": {"kind": "adjacency_ratio", **grid}}
         return seconds_of("compare_adjacencies", figures=figures)
 
-    one, two = (compared(rates, [1.0], [10]) for rates in ([0.5], [0.5, 1.0]))
-    assert one < two
-    assert compared([0.5], [1.0, 2.0], [10, 20]) == pytest.approx(one + 3 * (two - one))
+    first, both = (compared(rates, [1.0], [10]) for rates in ([0.5], [0.5, 1.0]))
+    assert first < both
+    assert compared([0.5], [1.0, 2.0], [10, 20]) == pytest.approx(first + 3 * (both - first))
 
 
 def test_audits_that_take_the_same_time_share_a_probe():
@@ -439,8 +439,8 @@ def lines_of(text: str) -> dict[str, list[str]]:
 
 
 def test_tables_name_units_and_add_up():
-    known = {"jobs": 40, "models": 40, "model-steps": 12_345, "sweep": "mine", "audits": "a"}
-    train, summary = row_of("train_shard", 3600.0, **known), row_of("summarise", 36.0)
+    fields = {"jobs": 40, "models": 40, "model-steps": 12_345, "sweep": "mine", "audits": "a"}
+    train, summary = row_of("train_shard", 3600.0, **fields), row_of("summarise", 36.0)
     text = text_of(costs(train, summary), num_cores=2, notes=["A note."])
     rows = """audits jobs models model-steps GPU-hours core-hours disk
         mine 1 40 40 12,345 0 40 1 MB
@@ -450,7 +450,7 @@ def test_tables_name_units_and_add_up():
     assert lines_of(rows).items() <= lines_of(text).items()
     assert "In all 40 core-hours and 2 MB of disk: about 21 h with 2 cores" in text
     assert text.endswith("A note.")
-    on_gpu = costs(row_of("train_shard", 3600.0, device="cuda", **known), summary)
+    on_gpu = costs(row_of("train_shard", 3600.0, device="cuda", **fields), summary)
     text = text_of(on_gpu, num_cores=2, notes=[])
     assert "In all 40 GPU-hours and 0.01 core-hours" in text
     assert lines_of(text)["total"][5:7] == ["40", "0.01"]
@@ -465,8 +465,8 @@ def test_tables_name_units_and_add_up():
 def test_many_jobs_of_seconds_are_better_few(device):
     advice = "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 7500`, there are fewer"
     for number, seconds, is_told in ((600, 20.0, True), (400, 20.0, False), (600, 90.0, False)):
-        known = {"jobs": number, "models": 250 * number, "sweep": "mine", "audits": "a"}
-        row = row_of("train_shard", seconds, device=device, **known)
+        fields = {"jobs": number, "models": 250 * number, "sweep": "mine", "audits": "a"}
+        row = row_of("train_shard", seconds, device=device, **fields)
         text = text_of(costs(row, row_of("summarise", 36.0)), num_cores=2, notes=[])
         assert (advice in " ".join(text.split())) is ("runs_per_shard" in text) is is_told
 

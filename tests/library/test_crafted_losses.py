@@ -42,8 +42,8 @@ DIVERGING, CONVERGING = LandscapeShape
 
 
 def settings(adjacency: str = "add_remove", **changes: object) -> dict:
-    known = {"batch_size": 2, "landscape": "diverging", "adjacency": adjacency}
-    return known | {"landscape_threshold": middle(Adjacency(adjacency))} | changes
+    defaults = {"batch_size": 2, "landscape": "diverging", "adjacency": adjacency}
+    return defaults | {"landscape_threshold": middle(Adjacency(adjacency))} | changes
 
 
 def law_of(sigma: float, **changes: object) -> Law:
@@ -164,8 +164,8 @@ def test_what_is_no_landscape_or_fits_on_no_grid_is_named(edges, moves, message)
 
 def positions_of(count: int, sigma: float, **changes: object) -> Array:
     """Draws of so many runs, shape (runs, steps)."""
-    known = {"function": "", "observe": "position", "sample_rate": 1.0, "seed": 1}
-    stage = {**known, "record_steps": STEPS, **settings(**changes)}
+    defaults = {"function": "", "observe": "position", "sample_rate": 1.0, "seed": 1}
+    stage = {**defaults, "record_steps": STEPS, **settings(**changes)}
     drawing = Drawing(DrawingStage.model_validate(stage, strict=False), sigma, range(count))
     return draw_positions(drawing)
 
@@ -252,7 +252,7 @@ def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency
     np.testing.assert_allclose(loss.decoded(models), ratios, atol=error, rtol=0)
     in_float32 = models.astype(np.float32)
     np.testing.assert_allclose(loss.decoded(in_float32), ratios, atol=error + 1e-4, rtol=0)
-    # The same loop with a loss that is linear would leave a sum, which is not enough at q < 1.
+    # A linear loss in this loop would leave only a sum, which is not enough at q < 1.
     assert np.ptp(ratios) > 1
 
 

@@ -29,22 +29,24 @@ def experiment(**dataset):
 
 
 @pytest.fixture
-def known(tmp_path):
+def hashed_experiment(tmp_path):
     def read(**dataset):
-        one = experiment(**{"source": "mine.csv", **dataset})
-        return DataFiles(one.settings, folder=tmp_path).with_hashes(one)
+        parsed = experiment(**{"source": "mine.csv", **dataset})
+        return DataFiles(parsed.settings, folder=tmp_path).with_hashes(parsed)
 
     (tmp_path / "mine.csv").write_text(TABLE)
     return read
 
 
-def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(known, tmp_path):
-    first = known()
+def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(hashed_experiment, tmp_path):
+    first = hashed_experiment()
     assert first.settings.datasets["mine"].sha256 == (SHA256,)
     assert first.dataset_stage(DatasetStage, dataset="mine").sha256 == (SHA256,)
     (tmp_path / "mine.csv").write_text(TABLE.replace("8", "9"))
     seeded = first.model_copy(update={"settings": first.settings.model_copy(update={"seed": 3})})
-    origins = [Products(one).data("mine").origin for one in (first, known(), seeded)]
+    origins = [
+        Products(parsed).data("mine").origin for parsed in (first, hashed_experiment(), seeded)
+    ]
     assert len({*origins}) == 3
     assert Products(seeded).data("mine").origin == origins[2]
 
@@ -52,8 +54,8 @@ def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(known, tmp_path)
 def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     files = []
     for revision in (None, "a" * 40, "b" * 40):
-        one = experiment(source="cifar10", encoder="someone/vit", encoder_revision=revision)
-        sources = SourceRules(Products(one), DataFiles(one.settings, folder=tmp_path))
+        parsed = experiment(source="cifar10", encoder="someone/vit", encoder_revision=revision)
+        sources = SourceRules(Products(parsed), DataFiles(parsed.settings, folder=tmp_path))
         [file] = sources.downloaded_encoder("mine")
         [key] = sources.on_the_hub
         assert Path(file).name == f"{key}.json"
@@ -61,10 +63,10 @@ def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     assert len({*files}) == 3
 
 
-def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path, refuses):
-    assert known(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
-    refuses(f"datasets.mine: .*mine.csv has sha256 {SHA256}", known, sha256=["0" * 64])
-    refuses("1 files are read, and 2 hashes are given", known, sha256=[SHA256, SHA256])
+def test_a_file_of_another_hash_than_stated_is_refused(hashed_experiment, tmp_path, refuses):
+    assert hashed_experiment(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
+    refuses(f"datasets.mine: .*mine.csv has sha256 {SHA256}", hashed_experiment, sha256=["0" * 64])
+    refuses("1 files are read, and 2 hashes are given", hashed_experiment, sha256=[SHA256, SHA256])
     file = tmp_path / "mine.csv"
     stage = DatasetStage(source=str(file), num_records=2, seed=0, sha256=(SHA256,))
     assert len(load_records(stage, files=[file]).training) == 4
@@ -74,21 +76,23 @@ def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path, refuses)
     refuses("source digits has classes; labels that are numbers", load_records, classes, files=[])
 
 
-def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(known, tmp_path):
+def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(
+    hashed_experiment, tmp_path
+):
     np.savez(tmp_path / "own.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=[0, 1])
     digest = hashlib.sha256((tmp_path / "own.npz").read_bytes()).hexdigest()
     generated = experiment(source="digits")  # has no hash
     entry = DataFiles(generated.settings, folder=tmp_path).catalogue["cifar10"]
-    assert known(source="cifar10").settings.datasets["mine"].sha256 == (entry.sha256,)
-    own = known(source="cifar10", files=["own.npz"])
+    assert hashed_experiment(source="cifar10").settings.datasets["mine"].sha256 == (entry.sha256,)
+    own = hashed_experiment(source="cifar10", files=["own.npz"])
     assert own.settings.datasets["mine"].sha256 == (digest,)
-    assert known(source="digits") == generated
+    assert hashed_experiment(source="digits") == generated
 
 
 def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path, refuses):
     """Their hashes are settings of what is made, and what is missing is named."""
-    one = experiment(source="parts/", preparation="how.yaml")
-    files = DataFiles(one.settings, folder=tmp_path)
+    parsed = experiment(source="parts/", preparation="how.yaml")
+    files = DataFiles(parsed.settings, folder=tmp_path)
     assert files.of("mine") == ["parts", "how.yaml"]
     (tmp_path / "parts/sub").mkdir(parents=True)
     (tmp_path / "parts/sub.csv").mkdir()
@@ -96,14 +100,14 @@ def test_a_preparation_and_a_folder_are_files_of_a_dataset(tmp_path, refuses):
     origins = []
     for name in ("parts/sub/a.parquet", "parts/sub/b.parquet", "how.yaml"):
         (tmp_path / name).write_text(name)
-        hashed = files.with_hashes(one)
+        hashed = files.with_hashes(parsed)
         assert len(hashed.settings.datasets["mine"].sha256) == 2
         origins.append(Products(hashed).data("mine").origin)
     (tmp_path / "parts/sub/a.parquet").rename(tmp_path / "parts/c.parquet")
-    origins.append(Products(files.with_hashes(one)).data("mine").origin)
+    origins.append(Products(files.with_hashes(parsed)).data("mine").origin)
     assert len({*origins}) == 4
     (tmp_path / "parts/.hidden").touch()
-    assert Products(files.with_hashes(one)).data("mine").origin == origins[-1]
+    assert Products(files.with_hashes(parsed)).data("mine").origin == origins[-1]
     files.check()
     (tmp_path / "how.yaml").unlink()
     refuses(r"datasets.mine: how.yaml does not exist", files.check)
@@ -125,11 +129,11 @@ def test_the_data_folder_goes_first(tmp_path, monkeypatch):
     for folder in ("data", ".", "stated"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "own.npz").touch()
-    one = experiment(source="cifar10", files=["own.npz"])
-    assert DataFiles(one.settings, folder=tmp_path).of("mine") == ["own.npz"]
+    parsed = experiment(source="cifar10", files=["own.npz"])
+    assert DataFiles(parsed.settings, folder=tmp_path).of("mine") == ["own.npz"]
     monkeypatch.setenv("DPCANARY_DATA", str(tmp_path / "data"))
     in_data = [str(tmp_path / "data/own.npz")]
-    assert DataFiles(one.settings, folder=tmp_path).of("mine") == in_data
-    stated = one.settings.model_copy(update={"data_folder": str(tmp_path / "stated")})
+    assert DataFiles(parsed.settings, folder=tmp_path).of("mine") == in_data
+    stated = parsed.settings.model_copy(update={"data_folder": str(tmp_path / "stated")})
     files = DataFiles(stated, folder=tmp_path)  # what the config says goes before the environment
     assert files.of("mine") == [str(tmp_path / "stated/own.npz")]

@@ -157,7 +157,7 @@ def filled(path: Path, content: bytes) -> Path:
     return path
 
 
-GENERATED = [name for name, known in KNOWN_SOURCES.items() if known.is_generated]
+GENERATED = [name for name, source in KNOWN_SOURCES.items() if source.is_generated]
 
 
 def test_every_source_that_is_read_has_its_forms():
@@ -167,7 +167,7 @@ def test_every_source_that_is_read_has_its_forms():
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.file)
 def test_a_source_is_read_from_its_forms_and_from_no_other_file(form, tmp_path, caplog, refuses):
     path = filled(tmp_path / form.file, form.content)
-    source, known = load_source(form.source, files=[path]), KNOWN_SOURCES[form.source]
+    source, entry = load_source(form.source, files=[path]), KNOWN_SOURCES[form.source]
     parts = [(source.training.features, form.features), (source.training.labels, form.labels)]
     parts += [(source.test.features, form.test)] if form.test is not None else []
     for part, expected in parts:
@@ -175,11 +175,11 @@ def test_a_source_is_read_from_its_forms_and_from_no_other_file(form, tmp_path, 
             assert [*part] == [*expected]
         else:
             np.testing.assert_allclose(part, expected, rtol=1e-12)
-            assert source.training.features.shape[1:] == known.shape
+            assert source.training.features.shape[1:] == entry.shape
     # The jobs of a config are planned from what is known before a source is read.
-    assert source.num_classes <= known.num_classes
+    assert source.num_classes <= entry.num_classes
     assert (source.test is None) == (form.test is None)
-    assert source.test is None or known.num_test is not None
+    assert source.test is None or entry.num_test is not None
     assert (source.training.labels.dtype, source.synthetic) == (np.int64, False)
     if form.file == "housing.csv":
         assert "1 rows without total_bedrooms are left out" in caplog.text
@@ -284,21 +284,21 @@ def test_numbers_of_files_are_those_of_the_source(tmp_path, refuses):
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_what_is_known_of_a_generated_source_is_true(name):
-    known = KNOWN_SOURCES[name]
+    entry = KNOWN_SOURCES[name]
     whole = load_source(name)
-    assert len(whole.training) == known.num_training
-    assert (whole.test, known.num_test) == (None, None)
-    assert whole.training.features.shape[1:] == known.shape
-    assert whole.num_classes == known.num_classes
-    assert whole.synthetic == known.is_drawn
+    assert len(whole.training) == entry.num_training
+    assert (whole.test, entry.num_test) == (None, None)
+    assert whole.training.features.shape[1:] == entry.shape
+    assert whole.num_classes == entry.num_classes
+    assert whole.synthetic == entry.is_drawn
 
     def read(seed: int, count: int) -> Source:
         return load_records(SourceStage(source=name, seed=seed, max_records=count), files=[])
 
-    most = 9000 if known.is_drawn else 1797
+    most = 9000 if entry.is_drawn else 1797
     more, other = read(3, most), read(4, most)
-    assert np.array_equal(more.training.labels, other.training.labels) != known.is_drawn
-    for count in (1, 4096, 5000) if known.is_drawn else (1, 1000):
+    assert np.array_equal(more.training.labels, other.training.labels) != entry.is_drawn
+    for count in (1, 4096, 5000) if entry.is_drawn else (1, 1000):
         few = read(3, count).training
         np.testing.assert_array_equal(few.features, more.training.features[:count])
         np.testing.assert_array_equal(few.labels, more.training.labels[:count])
@@ -337,8 +337,8 @@ def test_the_real_files_have_the_records_that_are_known_of_them():
     parts = (phrases.training, phrases.test, sentences.training)
     counts = [np.bincount(part.labels).tolist() for part in parts]
     assert counts == [[29_780, 37_569], [428, 444], [3310, 3610]]
-    known = KNOWN_SOURCES["sst2"]
-    assert [*map(len, parts[:2])] == [known.num_training, known.num_test]
+    entry = KNOWN_SOURCES["sst2"]
+    assert [*map(len, parts[:2])] == [entry.num_training, entry.num_test]
     houses = read("california_housing", "housing.csv").training
     raw = pd.read_csv(DATA / "california_housing/housing.csv").dropna()
     assert len(houses) == 20_640 - 207
@@ -403,9 +403,9 @@ def test_splits(counts, way):
         records += [] if has_test and part is tested else rows.tolist()
     assert len({*records}) == len(records)
     np.testing.assert_array_equal(split.private_rows, records[:num_records])
-    known = features[records[num_records : num_records + len(auxiliary)]]
-    np.testing.assert_allclose(split.scaling.mean, known.mean(axis=axes, keepdims=True))
-    deviation = known.std(axis=axes, keepdims=True)
+    unscaled = features[records[num_records : num_records + len(auxiliary)]]
+    np.testing.assert_allclose(split.scaling.mean, unscaled.mean(axis=axes, keepdims=True))
+    deviation = unscaled.std(axis=axes, keepdims=True)
     np.testing.assert_allclose(split.scaling.deviation, np.where(deviation > 0, deviation, 1))
 
 
@@ -413,12 +413,12 @@ def test_numbers_to_predict_are_scaled_by_the_auxiliary_ones_and_ids_of_tokens_s
     numbers = (FEATURES[:, 0] * 1e5 + 3).astype(np.float32)
     source = Source("some", Records(BYTES.astype(np.uint16), numbers))
     split = split_records(source, num_records=50, seed=1, balanced=False, standardised=False)
-    known = numbers[[*map(np.argmin, np.abs(  # the rows of the auxiliary records
+    unscaled = numbers[[*map(np.argmin, np.abs(  # the rows of the auxiliary records
         split.auxiliary.labels[:, None] * split.label_scaling.deviation + split.label_scaling.mean
         - numbers)
     )]]  # fmt: skip
-    np.testing.assert_allclose(split.label_scaling.mean, known.mean(dtype=float), rtol=1e-5)
-    np.testing.assert_allclose(split.label_scaling.deviation, known.std(dtype=float), rtol=1e-5)
+    np.testing.assert_allclose(split.label_scaling.mean, unscaled.mean(dtype=float), rtol=1e-5)
+    np.testing.assert_allclose(split.label_scaling.deviation, unscaled.std(dtype=float), rtol=1e-5)
     expected = numbers[split.private_rows] - split.label_scaling.mean
     expected = expected / split.label_scaling.deviation
     np.testing.assert_allclose(split.private.labels, expected, rtol=1e-5)
@@ -493,9 +493,9 @@ def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path, refuses):
     np.testing.assert_array_equal(whole.training.labels, TABLE["label"])
     assert (whole.name, whole.num_classes, whole.test) == (path, 3, None)
     numbers = written(tmp_path, kind, TABLE.assign(label=TABLE["income"] * 1000))
-    found = load_source(numbers, label_kind="numbers")
-    np.testing.assert_array_equal(found.training.labels, np.float32(TABLE["income"] * 1000))
-    assert (found.num_classes, found.class_names) == (1, ())
+    source = load_source(numbers, label_kind="numbers")
+    np.testing.assert_array_equal(source.training.labels, np.float32(TABLE["income"] * 1000))
+    assert (source.num_classes, source.class_names) == (1, ())
     written(tmp_path, kind, TABLE)
     first = load_source("other" + kind, files=[Path(path)], max_records=20)
     np.testing.assert_array_equal(first.training.features, whole.training.features[:20])

@@ -159,23 +159,25 @@ def test_an_unknown_hash_is_kept_beside_others_and_may_not_change(get, tmp_path,
 
 def test_the_program_puts_the_file_in_its_place(tmp_path, capsys):
     (tmp_path / "dataset_purchase.tgz").write_bytes(CONTENT)
-    known = {"catalogue": CATALOGUE, "lock": tmp_path / "lock", "output": tmp_path / "out"}
-    call("download_file", source="purchase100", data_folder=tmp_path, **known)
+    paths = {"catalogue": CATALOGUE, "lock": tmp_path / "lock", "output": tmp_path / "out"}
+    call("download_file", source="purchase100", data_folder=tmp_path, **paths)
     assert (tmp_path / "out").read_bytes() == CONTENT
     assert read_json(tmp_path / "lock") == {"dataset_purchase.tgz": SHA256}
     with pytest.raises(InputError, match="no download for source 'cifar'; did you mean 'cifar10'"):
-        call("download_file", source="cifar", **known)
+        call("download_file", source="cifar", **paths)
 
 
 def test_the_catalogue_has_every_source_that_is_downloaded():
     from sklearn.datasets import _california_housing
 
     catalogue = read_catalogue(CATALOGUE)
-    assert set(catalogue) == {name for name, one in KNOWN_SOURCES.items() if not one.is_generated}
+    assert set(catalogue) == {
+        name for name, source in KNOWN_SOURCES.items() if not source.is_generated
+    }
     assert all(entry.url.startswith("https://") for entry in catalogue.values())
     assert entry_of("sst2", catalogue).file == "SST-2.zip"
-    entry, known = catalogue["california_housing"], _california_housing.ARCHIVE
-    assert (known.filename, known.url, known.checksum) == (entry.file, entry.url, entry.sha256)
+    entry, remote = catalogue["california_housing"], _california_housing.ARCHIVE
+    assert (remote.filename, remote.url, remote.checksum) == (entry.file, entry.url, entry.sha256)
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -217,16 +217,16 @@ def test_the_first_commit_of_a_model_on_the_hub_is_kept(tmp_path, vit, monkeypat
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     # A folder, and a commit that is given, need no lock.
-    found = find_encoder(str(vit), revision="main", lock=lock)
+    encoder = find_encoder(str(vit), revision="main", lock=lock)
     weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
-    assert (found.commit, found.weights) == (None, weights)
+    assert (encoder.commit, encoder.weights) == (None, weights)
     assert find_encoder("someone/vit", revision="a" * 40, lock=lock).commit == "a" * 40
     assert asked == [("someone/vit", "a" * 40)]
     assert not lock.exists()
-    found = find_encoder("someone/vit", lock=lock)
-    assert (found.commit, found.weights) == ("a" * 40, weights)
+    encoder = find_encoder("someone/vit", lock=lock)
+    assert (encoder.commit, encoder.weights) == ("a" * 40, weights)
     assert read_json(lock) == {"encoder someone/vit": "a" * 40}
-    assert find_encoder("someone/vit", lock=lock) == found
+    assert find_encoder("someone/vit", lock=lock) == encoder
     commits.append("b" * 40)
     for revision in (None, "main"):
         with pytest.raises(InputError, match="it changed at its source"):
@@ -247,8 +247,8 @@ def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
 
 def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
     output = folder / "features.npz"
-    known = {"settings": settings.to_json(), "files": [*files], "output": output}
-    call("extract_features", **known, **options)
+    arguments = {"settings": settings.to_json(), "files": [*files], "output": output}
+    call("extract_features", **arguments, **options)
     return output
 
 
@@ -306,8 +306,8 @@ def test_minilm_of_its_package_encodes_texts(tmp_path, attempts):
     header, arrays = read_arrays(run(stage("sst2", MINILM_PACKAGE), tmp_path, train))
     # Several public projects state this hash for the hub's model.safetensors.
     digest = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    known = {"name": MINILM_PACKAGE, "commit": None, "weights": {"model.safetensors": digest}}
-    assert (header["encoder"], arrays["labels"].tolist()) == (known, [1, 1, 0])
+    encoder = {"name": MINILM_PACKAGE, "commit": None, "weights": {"model.safetensors": digest}}
+    assert (header["encoder"], arrays["labels"].tolist()) == (encoder, [1, 1, 0])
     folder = find_encoder(MINILM_PACKAGE).folder
     itself = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     expected = itself.encode(texts, show_progress_bar=False)
@@ -319,11 +319,11 @@ def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path
     """Only the download needs a network; the encoding may run elsewhere, from its folder."""
     snapshot = write_vit(tmp_path / ("c0ffee" * 6 + "cafe"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
-    found, lock = tmp_path / "found.json", tmp_path / "lock.json"
-    call("download_encoder", encoder="somebody/vit", lock=lock, output=found)
+    downloaded, lock = tmp_path / "found.json", tmp_path / "lock.json"
+    call("download_encoder", encoder="somebody/vit", lock=lock, output=downloaded)
     monkeypatch.undo()
     train = cifar_file(tmp_path / "a.npz", 10)
-    output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
+    output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=downloaded)
     encoder = read_arrays(output)[0]["encoder"]
     assert (encoder["name"], encoder["commit"]) == ("somebody/vit", snapshot.name)
     assert read_json(lock) == {"encoder somebody/vit": snapshot.name}

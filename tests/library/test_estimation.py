@@ -145,7 +145,7 @@ def naive_upper(errors: int, trials: int, level: float) -> float:
 
 
 def naive_rates(scores0, scores1, threshold: float, levels, *, at_all: bool = False):
-    """Bounds on both rates; at all thresholds, those of the next counts that are told apart."""
+    """Bounds on both rates; at all thresholds, those of the next counts that are distinguished."""
     rates = []
     for wrong, level in ((scores1 >= threshold, levels[1]), (scores0 < threshold, levels[0])):
         errors, trials = int(np.sum(wrong)), len(wrong)
@@ -241,11 +241,11 @@ def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
 def test_the_p_value_of_one_score_per_world_is_known():
     """The score of world 0 is above that of world 1 with probability Phi(mu / sqrt(2))."""
     for mu in (0.0, 0.8, 2.0):
-        known = {"mechanism": mu, "num_simulations": 1_999, "seed": 3}
-        above = assess_claim(world0_scores=[1.0], world1_scores=[0.0], **known)
+        options = {"mechanism": mu, "num_simulations": 1_999, "seed": 3}
+        above = assess_claim(world0_scores=[1.0], world1_scores=[0.0], **options)
         exact = norm.cdf(mu / math.sqrt(2))
         assert abs(above.p_value - exact) < 4 * math.sqrt(exact * (1 - exact) / 1_999)
-        assert assess_claim(world0_scores=[0.0], world1_scores=[1.0], **known).p_value == 1.0
+        assert assess_claim(world0_scores=[0.0], world1_scores=[1.0], **options).p_value == 1.0
     separate = {"world0_scores": np.arange(60.0) + 60, "world1_scores": np.arange(60.0)}
     least = assess_claim(**separate, mechanism=0.5, num_simulations=99)
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all

@@ -206,7 +206,7 @@ ACCOUNTED += ["hidden_state", "hidden_state_gdp", "poisson", "heuristic"]
 
 
 def _summary(audit: str, estimates: pd.DataFrame, **changes: object) -> pd.DataFrame:
-    """Of one of two audits, the second of which is of a process."""
+    """Summarise one of two audits; the second audits a process instead of a training."""
     dataset = {"source": "digits", "encoder": None, "num_records": 50}
     trained, drawn = {"canary": "gradient", "dataset": "mine"}, {"canary": "x", "dataset": None}
     experiment = {
@@ -215,9 +215,9 @@ def _summary(audit: str, estimates: pd.DataFrame, **changes: object) -> pd.DataF
         "audits": {"trained": trained | SETTINGS | changes, "drawn": drawn | SETTINGS | changes},
         "unused_keys": {"trained": UNUSED[1:], "drawn": ["initialisation", *UNUSED[1:]]},
     }
-    known = {"step": 20, "noise_multiplier": 2.0, "accounting_method": "pld"}
-    known |= {"gaussian_distance": 0.004} | {f"epsilon_{name}": 9.0 for name in ACCOUNTED}
-    return summary_rows(experiment, audit, estimates=estimates, accounting=pd.DataFrame([known]))
+    row = {"step": 20, "noise_multiplier": 2.0, "accounting_method": "pld"}
+    row |= {"gaussian_distance": 0.004} | {f"epsilon_{name}": 9.0 for name in ACCOUNTED}
+    return summary_rows(experiment, audit, estimates=estimates, accounting=pd.DataFrame([row]))
 
 
 @pytest.fixture(scope="module")

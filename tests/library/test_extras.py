@@ -21,12 +21,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = {"scikit-learn": "sklearn", "pyyaml": "yaml", "pillow": "PIL"}
 # Declared and imported by nothing here, or imported and declared by what brings it.
 NOT_IMPORTED, BROUGHT = {"jax-privacy", "pygments"}, {"llvmlite", "pydantic_core"}
-# Of the user's own environment, and of tests.
+# Packages that the user's own environment has, or that only tests need.
 THEIRS = {"opacus", "triton", "pytest", "IPython"}
 
 
 def imported(requirements: list[str]) -> set[str]:
-    names = {Requirement(one).name for one in requirements} - {"dpcanary"}
+    names = {Requirement(requirement).name for requirement in requirements} - {"dpcanary"}
     return {IMPORTED.get(name, name.replace("-", "_")) for name in names - NOT_IMPORTED}
 
 
@@ -36,12 +36,12 @@ def test_every_import_is_of_a_requirement_or_of_an_extra_that_is_declared():
         assert {*packages} - BROUGHT == imported(declared[extra]), extra
     assert "dpcanary[figures]" in declared["train"]
     needed = imported(PROJECT["dependencies"])
-    known = needed.union(THEIRS, BROUGHT, *EXTRAS.values(), sys.stdlib_module_names, {"dpcanary"})
+    allowed = needed.union(THEIRS, BROUGHT, *EXTRAS.values(), sys.stdlib_module_names, {"dpcanary"})
     for path in (ROOT / "dpcanary").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert {name.split(".")[0] for name in names} <= known, path
+            assert {name.split(".")[0] for name in names} <= allowed, path
 
 
 # In place of a light install: a Python that does not find the packages of the extras.

@@ -126,8 +126,8 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
     for text, box in boxes.items():
         assert 0 <= box.x0 < box.x1 <= figure.bbox.width, text
         assert 0 <= box.y0 < box.y1 <= figure.bbox.height, text
-    for one, other in combinations(boxes, 2):
-        assert not boxes[one].overlaps(boxes[other]), (one, other)
+    for first, second in combinations(boxes, 2):
+        assert not boxes[first].overlaps(boxes[second]), (first, second)
 
 
 def test_ticks_are_at_values_and_round_ones_go_first():

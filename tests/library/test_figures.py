@@ -95,8 +95,8 @@ def test_trade_off_table_holds_measured_and_accounted_curves():
 
 def _attack(**changes: object) -> Attack:
     settings = {**FIXED, "canary_period": 1.0, "configuration": "first"}
-    known = {"audit": "one", "score": "coordinate", "settings": settings, "shown": SHOWN_BOUND}
-    return attack("random_dimension", noise_multiplier=4.0, **known | changes)
+    defaults = {"audit": "one", "score": "coordinate", "settings": settings, "shown": SHOWN_BOUND}
+    return attack("random_dimension", noise_multiplier=4.0, **defaults | changes)
 
 
 def test_the_trade_off_of_membership_has_one_curve_and_what_is_shown_with_the_assumption_or_not():
@@ -137,11 +137,11 @@ def _check_histogram(axes: Axes, colour: object, scores: np.ndarray) -> None:
     """Whether each drawing of a colour counts every score in its bin."""
     steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
     colour = to_rgb(colour)
-    filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
-    lines = [one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour]
+    filled = [step for step in steps if step.get_fill() and to_rgb(step.get_facecolor()) == colour]
+    lines = [step for step in steps if not step.get_fill() and step.get_edgecolor()[:3] == colour]
     assert (len(filled), len(lines)) == (1, 1)
-    for one in [*filled, *lines]:
-        counts, edges, _ = one.get_data()
+    for step in [*filled, *lines]:
+        counts, edges, _ = step.get_data()
         assert counts.tolist() == np.histogram(scores, edges)[0].tolist()
         assert counts.sum() == len(scores)
 
@@ -158,7 +158,7 @@ def test_histograms_have_the_colours_of_the_legend():
     of_point = legend(draw_scores_of_worlds(scores, direct, name="mine"))
     assert any(label.startswith("(ε, δ)-DP of the bound: ε ≥") for label in of_point)
     assert figure.get_label() == f"The bound assumes: {bound.assumption}."
-    # Of a bound that does not hold, neither the number nor a curve is shown.
+    # For a bound that does not hold, neither the number nor a curve is shown.
     without = draw_scores_of_worlds(scores, replace(bound, proof=Proof.NOT_VALID), name="mine")
     assert len(without.axes[1].get_lines()) == len(figure.axes[1].get_lines()) - 1
     assert "bound: " not in " ".join(legend(without))
@@ -187,7 +187,7 @@ def test_histograms_have_the_colours_of_the_legend():
     assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
     scores = ("final_sum", "transcript")  # of one canary, beside each other
     for kind in ("score_histograms", "trade_off"):
-        table = draw(kind, [attack("worst_case", audit=one, score=one) for one in scores])[1]
+        table = draw(kind, [attack("worst_case", audit=score, score=score) for score in scores])[1]
         assert set(table["audit"].dropna()) == {*scores}
 
 
@@ -199,8 +199,10 @@ def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
     assert [*legend(figure)] == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
     for number, (audit, of_audit) in enumerate(norms.items()):
         rows = table[table["audit"] == audit]
-        assert rows["mean"].tolist() == pytest.approx([one.mean() for one in of_audit.values()])
-        deviations = [one.std(ddof=1) for one in of_audit.values()]
+        assert rows["mean"].tolist() == pytest.approx(
+            [values.mean() for values in of_audit.values()]
+        )
+        deviations = [values.std(ddof=1) for values in of_audit.values()]
         assert rows["standard_deviation"].tolist() == pytest.approx(deviations)
         band = axes.collections[number].get_paths()[0].vertices[:, 1]
         high = (rows["mean"] + 2 * rows["standard_deviation"]).max()
@@ -221,7 +223,9 @@ def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
     both = pd.concat([summary, summary.assign(audit="other", seed=1)])
     norms = examples.norms_of(both)
     _, table = draw("gradient_norm", norms, both)
-    pooled = [np.concatenate([one[step] for one in norms.values()]) for step in (100, 300, 500)]
+    pooled = [
+        np.concatenate([by_step[step] for by_step in norms.values()]) for step in (100, 300, 500)
+    ]
     assert table["mean"].tolist() == pytest.approx([values.mean() for values in pooled])
     assert set(table["num_runs"]) == {60}
 
@@ -313,8 +317,8 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
     figure, _ = draw("test_accuracy", tested, CANARIES)
     assert [*legend(figure)][1:4] == ["target record", "gradient", "natural"]
     # The bars are drawn in this order: one of the target record, two of gradient, one of natural.
-    places = [patch.get_x() for patch in figure.axes[0].patches]
-    assert places[1] < places[0] < places[2] < places[3]
+    positions = [patch.get_x() for patch in figure.axes[0].patches]
+    assert positions[1] < positions[0] < positions[2] < positions[3]
     for name, missing, num_panels in ((GRADIENT, "difference", 1), (CRAFTED, "error_bar", 2)):
         figure, table = draw("test_accuracy", accuracies_of(name, num_repeats=1), CANARIES)
         assert table[["error_bar", missing]].isna().all(axis=None)
@@ -356,7 +360,11 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
             assert (low < of_step.min()).any()
             low, high = np.fmax(low, of_step.min()), np.fmin(high, of_step.max())
         colour = to_rgb(canary_colour("loss"))
-        [band] = [one for one in axes.collections if to_rgb(one.get_facecolor()[0][:3]) == colour]
+        [band] = [
+            collection
+            for collection in axes.collections
+            if to_rgb(collection.get_facecolor()[0][:3]) == colour
+        ]
         drawn = band.get_paths()[0].vertices[:, 1]
         assert (drawn.min(), drawn.max()) == pytest.approx((low.min(), high.max()))
     rules = ["Mahloujifar (any dependence)", "Steinke (any dependence)"]

@@ -57,9 +57,9 @@ def _with_looks(*alone: int, **changes: object) -> pd.DataFrame:
 
 def _fixed(**changes: object) -> pd.DataFrame:
     """A summary of an audit with known batches, under add/remove adjacency."""
-    known = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
-    known |= {"canary_period": 1.0, "initialisation": "fixed", "model": "convnet"}
-    values = known | changes
+    defaults = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
+    defaults |= {"canary_period": 1.0, "initialisation": "fixed", "model": "convnet"}
+    values = defaults | changes
     name = "-".join(map(str, changes.values())) or "plain"
     values |= {"canaries": [str(values.pop("canary", "random_dimension"))], "num_repeats": 1}
     summary = summary_of(settings=[(1.0, 4.0)], conversions=["gdp"], **values)
@@ -188,10 +188,10 @@ def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy
 def test_accounted_values_between_gaps_are_drawn_and_gaps_of_group_privacy_are_named():
     summary = summary_of(steps=[100, 200, 300, 400, 500])
     is_known = summary["step"].isin([200, 400, 500])
-    known = summary["epsilon_upper_group_privacy"].where(is_known)
-    figure, _ = draw_bounds_figure(summary.assign(epsilon_upper_group_privacy=known), axis="step")
+    upper = summary["epsilon_upper_group_privacy"].where(is_known)
+    figure, _ = draw_bounds_figure(summary.assign(epsilon_upper_group_privacy=upper), axis="step")
     axes = _epsilons(figure)[0]
-    [line] = [line for line in axes.lines if known.max() in np.asarray(line.get_ydata())]
+    [line] = [line for line in axes.lines if upper.max() in np.asarray(line.get_ydata())]
     positions, epsilons = line.get_data()
     low, high = np.array(positions)[np.isfinite(epsilons)][:2]
     assert 180 < low < 200 < high < 220
@@ -280,7 +280,7 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
     assert _price(valid[valid["step"] == 100], other[other["step"] == 500]) == ""
     for rules in (["simultaneous", "split"], ["in_sample"]):
         assert _price(summary_of(rules=rules)) == ""
-    # Of two rules that are not valid, that of most papers is shown.
+    # With two rules that are not valid, the figure shows the one that most papers use.
     assert "0.10 higher" in _price(VALID, _other_rule(0.5, "mine"), _other_rule(0.1))
 
 
@@ -539,7 +539,9 @@ def _beside(*summaries: pd.DataFrame, **changes: object) -> pd.DataFrame:
     return pd.concat([_fixed(), *(summaries or [_fixed(**changes)])])
 
 
-KINDS = [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
+KINDS = [
+    _fixed(canary="simulated_dimension", ranking=ranking) for ranking in ("per_step", "final_model")
+]
 MIXED = {
     "delta": (1e-6, "differ in delta"),
     "significance": (0.1, "differ in significance"),

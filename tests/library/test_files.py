@@ -67,8 +67,8 @@ def split(value: Split) -> Kind:
     return Kind(lambda path, value: write_split(path, value, settings=settings), read_split, value)
 
 
-def of_canaries(*made: Any, labels: tuple[int, ...]) -> Kind:
-    return Kind(canaries.write_canaries, canaries.read_canaries, CanarySet(made, labels))
+def of_canaries(*crafted: Any, labels: tuple[int, ...]) -> Kind:
+    return Kind(canaries.write_canaries, canaries.read_canaries, CanarySet(crafted, labels))
 
 
 FLOATS = np.float32([1, 2])
@@ -280,7 +280,7 @@ def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path
         (tmp_path / name).write_text("part")
     files.write_text(path, "whole")
     del names["killed"]
-    assert {one.name for one in tmp_path.iterdir()} == {path.name, *names.values()}
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, *names.values()}
 
     refused = Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted"))
     monkeypatch.setattr(files, "_remove_leftovers", refused)
@@ -307,7 +307,7 @@ def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypa
     (tmp_path / left[0]).write_text("part")  # as if it had been killed then
     monkeypatch.setattr(files, "is_alive", lambda process: process != os.getpid())
     files.write_text(path, "whole")
-    assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_little_memory_is_told_whoever_meets_it():

@@ -99,8 +99,8 @@ def test_what_is_refused(noise, changes, words):
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_the_column_is_of_the_audited_adjacency_and_of_each_step(adjacency):
     """The record may be in each third batch, which has been drawn beforehand."""
-    known = {"sample_rate": 1.0, "record_steps": (3, 12), "canary_period": 3, "delta": 1e-4}
-    stage = AccountingStage(adjacency=adjacency, **known)
+    options = {"sample_rate": 1.0, "record_steps": (3, 12), "canary_period": 3, "delta": 1e-4}
+    stage = AccountingStage(adjacency=adjacency, **options)
     sensitivity = 2 if adjacency == "substitute" else 1
     truth = [gdp_epsilon(mu=sensitivity * n / (2 * sqrt(3 * n)), delta=1e-4) for n in (1, 4)]
     epsilons = upper_bounds(stage, noise_multiplier=2.0)["epsilon_heuristic"]
@@ -112,8 +112,8 @@ def test_the_column_is_of_the_audited_adjacency_and_of_each_step(adjacency):
     ({"has_equal_steps": False}, 2.0), ({"in_first_step": True}, 2.0), ({}, 0.0),
 ])  # fmt: skip
 def test_the_column_is_empty_where_it_is_not_known(changes, noise):
-    known = {"sample_rate": 1.0, "record_steps": (4,), "canary_period": None, "delta": 1e-4}
-    bounds = upper_bounds(AccountingStage(**known | changes), noise_multiplier=noise)
+    options = {"sample_rate": 1.0, "record_steps": (4,), "canary_period": None, "delta": 1e-4}
+    bounds = upper_bounds(AccountingStage(**options | changes), noise_multiplier=noise)
     assert bounds["epsilon_heuristic"].isna().all()
 
 

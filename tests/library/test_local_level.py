@@ -1,4 +1,4 @@
-"""The local level, its table, and the counts of errors that are told apart of many scores."""
+"""The local level, its table, and the counts of errors that are distinguished among many scores."""
 
 import numpy as np
 import pytest

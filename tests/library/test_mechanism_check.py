@@ -49,12 +49,12 @@ def named(value) -> str:
     return "others" if value else "defaults"
 
 
-def failing(found) -> set[str]:
-    return {finding.name for finding in found.findings if not finding.holds}
+def failing(check) -> set[str]:
+    return {finding.name for finding in check.findings if not finding.holds}
 
 
-def said(found) -> str:
-    return " ".join(str(found).split())
+def said(check) -> str:
+    return " ".join(str(check).split())
 
 
 # What is said of loops that are private in another way.
@@ -96,20 +96,20 @@ FURTHER_SETTINGS = {
 
 
 def assert_judged(loop: Loop, settings: dict) -> None:
-    found = loop.check(**settings)
+    check = loop.check(**settings)
     if not loop.found_by:
-        assert found.passes, str(found)
+        assert check.passes, str(check)
         for text in ("A right mechanism fails with a probability of at most 0.001", "Not seen by"):
-            assert text in said(found)
-        notes = [one.note for one in found.findings]
+            assert text in said(check)
+        notes = [finding.note for finding in check.findings]
         note = NOTES.get(loop.name, "given the same noisy sums" if loop.name in REPLAYED else "")
         assert any(note in own for own in notes), notes
-        assert not found.not_judged
+        assert not check.not_judged
         return
-    measured = {one.name: one.measured for one in found.findings if not one.holds}
-    assert any(loop.place in measured[name] for name in loop.found_by if name in measured), found
-    assert "an accountant that assumes them does not describe this training" in said(found)
-    assert f"Look first at: {found.ranked[0].name} (" in said(found)
+    measured = {finding.name: finding.measured for finding in check.findings if not finding.holds}
+    assert any(loop.place in measured[name] for name in loop.found_by if name in measured), check
+    assert "an accountant that assumes them does not describe this training" in said(check)
+    assert f"Look first at: {check.ranked[0].name} (" in said(check)
 
 
 @pytest.mark.long
@@ -141,12 +141,12 @@ def test_what_is_said_not_to_be_found_is_not_found(loop):
 def test_the_cause_is_named_first():
     """Gradients that are not clipped make others vanish, as if records were left out."""
     settings = {"sample_rate": 1.0, "num_records": 20, "num_trainings": 10}
-    found = check_mechanism(
+    check = check_mechanism(
         partial(by_hand, sums=own_loops.clipped_by(own_loops.unclipped)), **settings
     )
-    assert found.ranked[0].name == "clipping"
-    assert {"sampling rate", "clipping"} <= failing(found)
-    assert "Look first at: clipping (the sensitivity is above C" in said(found)
+    assert check.ranked[0].name == "clipping"
+    assert {"sampling rate", "clipping"} <= failing(check)
+    assert "Look first at: clipping (the sensitivity is above C" in said(check)
     settings = {"sample_rate": 0.5, "num_records": 20, "num_trainings": 10}
     seeded = check_mechanism(with_constant_seed, **settings)
     assert "precision of noise" in failing(seeded)
@@ -179,14 +179,14 @@ def with_constant_seed(module, dataset, settings):
     {"sample_rate": 1.0, "num_records": 20, "num_trainings": 10},
 ], every=2))  # fmt: skip
 def test_a_right_loop_passes_at_other_settings(changes):
-    found = check_mechanism(**{"train": by_hand} | changes)
-    assert found.passes, str(found)
+    check = check_mechanism(**{"train": by_hand} | changes)
+    assert check.passes, str(check)
 
 
 @pytest.mark.long
 def test_checks_in_jax_leave_no_code_behind():
     """Linux gives a process 65,530 mappings, and a check of a loop takes thousands."""
-    [loop] = [one for one in RIGHT if one.name == "jax_privacy"]
+    [loop] = [loop for loop in RIGHT if loop.name == "jax_privacy"]
 
     def mappings_after(seed):
         loop.check(seed=seed, num_trainings=10)
@@ -217,9 +217,9 @@ def right_trainings(rng, settings, count: int, num_trainings: int, noise: float)
     clipped = np.minimum(1.0, records.norms_at(before)) / len(TENSORS) ** 0.5
     along = records.signs * drawn * clipped
     moved = noise * rng.standard_normal(before.shape)
-    for one, two in ((0, 1), (2, 3), (4, 5)):
-        moved[..., one, :count] += along / 2**0.5
-        moved[..., two, :count] -= along / 2**0.5
+    for plus, minus in ((0, 1), (2, 3), (4, 5)):
+        moved[..., plus, :count] += along / 2**0.5
+        moved[..., minus, :count] -= along / 2**0.5
     moved[..., 6, :count] += along
     moved[..., 7, :count] += along
     num_updates = np.full(num_trainings, settings.num_steps)
@@ -238,9 +238,9 @@ def right_measurements(
     return Measurements(settings, *kinds)
 
 
-def findings(found: Measurements, significance: float = 0.001) -> dict:
+def findings(measurements: Measurements, significance: float = 0.001) -> dict:
     """By name."""
-    results = findings_of(found, PROPERTIES, significance=significance)
+    results = findings_of(measurements, PROPERTIES, significance=significance)
     return {finding.name: finding for finding in results}
 
 
@@ -254,7 +254,7 @@ def too_many(failures, level: float) -> bool:
     ((20, 10, 0.5), 100), *map(exhaustive, [((20, 10, 0.5), 400), ((40, 12, 0.25), 400)]),
 ])  # fmt: skip
 def test_every_property_keeps_its_level(sizes, num_checks):
-    """Of small measurements, whose laws are far from normal."""
+    """False alarms stay below the level in small measurements, whose laws are far from normal."""
     rng = np.random.default_rng(0)
     checks = [findings(right_measurements(rng, *sizes), 0.5) for _ in range(num_checks)]
     p_values = {name: np.array([own[name].p_value for own in checks]) for name in checks[0]}
@@ -271,17 +271,17 @@ def test_every_property_keeps_its_level(sizes, num_checks):
 
 
 def test_the_level_is_shared_out_among_what_is_random_and_the_tests_of_a_property():
-    """Of four properties three are random, and two need noise."""
+    """Three of the four properties are random, and two need noise."""
     kinds = [(True, False), (True, False), (True, True), (False, True)]
     nothing = property_tests.Measured("", [])
     properties = [Property("p", "", lambda _: nothing, "", *kind) for kind in kinds]
     assert level_of_each(0.06, properties) == pytest.approx(0.02)
-    found = right_measurements(np.random.default_rng(0), 20, 10, 0.5)
+    measurements = right_measurements(np.random.default_rng(0), 20, 10, 0.5)
     p_values = (0.3, 0.004, 1.0, 0.9, 0.7)
     tests = [property_tests.Test(f"place {index}", p) for index, p in enumerate(p_values)]
     prop = Property("p", "", lambda _: property_tests.Measured("", tests), "")
-    [holding, _] = findings_of(found, [prop, prop], significance=0.039)
-    [failing, _] = findings_of(found, [prop, prop], significance=0.041)
+    [holding, _] = findings_of(measurements, [prop, prop], significance=0.039)
+    [failing, _] = findings_of(measurements, [prop, prop], significance=0.041)
     assert holding.p_value == failing.p_value == pytest.approx(5 * 0.004)
     assert (holding.holds, failing.holds) == (True, False)
     assert "place 1" in failing.measured
@@ -304,7 +304,7 @@ def test_p_values_of_common_records_are_sums_over_outcomes(first, second, total)
         expected = sum(ways[common:]) / comb(total, second)
         counts = (np.array([number]) for number in (common, first, second))
         assert _least_hypergeometric(*counts, total) == (0, pytest.approx(expected, rel=1e-9))
-    # Of three pairs of batches, the second is the rarest.
+    # The second of the three pairs of batches is the rarest.
     most = len(ways) - 1
     counts = np.array([most - 1, most, most - 1]), np.full(3, first), np.full(3, second)
     index, p_value = _least_hypergeometric(*counts, total)
@@ -350,13 +350,15 @@ def test_the_law_of_a_spread_is_exact_and_far_from_it_there_is_next_to_no_probab
     assert spread_p_value(np.array([999, *[1000] * 49]), 1000, 1.0) < 1e-12
 
 
-def with_noise(found: Measurements, change) -> Measurements:
+def with_noise(measurements: Measurements, change) -> Measurements:
     """With other updates where there is noise, shape (R, T, 8, columns)."""
-    return replace(found, noisy=replace(found.noisy, moved=change(found.noisy.moved)))
+    return replace(
+        measurements, noisy=replace(measurements.noisy, moved=change(measurements.noisy.moved))
+    )
 
 
-def failing_of(found: Measurements) -> set[str]:
-    return {name for name, finding in findings(found).items() if not finding.holds}
+def failing_of(measurements: Measurements) -> set[str]:
+    return {name for name, finding in findings(measurements).items() if not finding.holds}
 
 
 def bias_scaled(error: float, columns: int):
@@ -371,11 +373,13 @@ def bias_scaled(error: float, columns: int):
 
 def test_a_wrong_scale_is_not_found_as_something_else_and_a_parameter_without_noise_is_named():
     """Also where no small training is possible, as at a sample rate above 0.9."""
-    found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
-    assert not failing_of(found)
-    assert failing_of(with_noise(found, lambda moved: 0.1 * moved)) == {"noise scale"}
-    found = with_noise(replace(found, small_quiet=None, small_noisy=None), bias_scaled(-1.0, 40))
-    scale = findings(found)["noise scale"]
+    measurements = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    assert not failing_of(measurements)
+    assert failing_of(with_noise(measurements, lambda moved: 0.1 * moved)) == {"noise scale"}
+    measurements = with_noise(
+        replace(measurements, small_quiet=None, small_noisy=None), bias_scaled(-1.0, 40)
+    )
+    scale = findings(measurements)["noise scale"]
     assert "hidden.bias 0" in scale.measured
     assert not scale.holds
 
@@ -383,22 +387,26 @@ def test_a_wrong_scale_is_not_found_as_something_else_and_a_parameter_without_no
 @pytest.mark.parametrize("share", [0.5, 2.0])
 def test_batches_that_count_too_much_or_too_little_are_found(share):
     """One batch of one training against the median of its step."""
-    found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
-    moved = found.quiet.moved.copy()
+    measurements = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    moved = measurements.quiet.moved.copy()
     moved[2, 1] *= share
-    assert failing_of(replace(found, quiet=replace(found.quiet, moved=moved))) == {"normalisation"}
+    assert failing_of(replace(measurements, quiet=replace(measurements.quiet, moved=moved))) == {
+        "normalisation"
+    }
 
 
 def test_another_number_of_updates_than_steps_and_repeated_noise_fail():
     """In one training of twelve. More updates leak more; with fewer, some step is hidden."""
-    found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    measurements = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
     for kind, more in product(("quiet", "noisy"), (-1, 1)):
-        trainings = getattr(found, kind)
+        trainings = getattr(measurements, kind)
         num_updates = trainings.num_updates + more * (np.arange(12) == 7)
-        changed = replace(found, **{kind: replace(trainings, num_updates=num_updates)})
+        changed = replace(measurements, **{kind: replace(trainings, num_updates=num_updates)})
         assert "steps" in failing_of(changed), (kind, more)
     for sign in (1, -1):
-        again = with_noise(found, lambda moved, s=sign: np.concatenate([moved[:6], s * moved[:6]]))
+        again = with_noise(
+            measurements, lambda moved, s=sign: np.concatenate([moved[:6], s * moved[:6]])
+        )
         assert "independent steps" in failing_of(again)
 
 
@@ -446,8 +454,8 @@ def test_gradients_of_the_probe_are_those_of_autograd():
     expected = records.norms_at(by_column(flat, records.num_columns))
     for index in range(40):
         loss = torch.nn.functional.cross_entropy(probe(features[index][None]), labels[index][None])
-        found = torch.autograd.grad(loss, [*probe.parameters()])
-        gradient = torch.cat([own.flatten() for own in found]).double().numpy()
+        gradients = torch.autograd.grad(loss, [*probe.parameters()])
+        gradient = torch.cat([own.flatten() for own in gradients]).double().numpy()
         moved = by_column(-gradient, records.num_columns)
         along, across = records.parts(moved)
         norm = expected[index] * 0.7
@@ -464,10 +472,10 @@ def test_the_probe_in_jax_is_that_of_pytorch():
     features, labels = records.arrays()
     loss = torch.nn.functional.cross_entropy(ours(torch.tensor(features)), torch.tensor(labels))
     expected = torch.autograd.grad(loss, [*ours.parameters()])
-    value, found = jax.value_and_grad(probe.loss)(probe.parameters, features, labels)
+    value, gradients = jax.value_and_grad(probe.loss)(probe.parameters, features, labels)
     assert float(value) == pytest.approx(float(loss.detach()), rel=1e-5)
-    for one, two in zip(probe.tensors(found), expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-7)
+    for gradient, reference in zip(probe.tensors(gradients), expected, strict=True):
+        torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-7)
 
 
 def test_steps_that_are_not_seen_are_said():
@@ -479,9 +487,9 @@ def test_steps_that_are_not_seen_are_said():
         for _ in one_at_a_time(copied, dataset, settings):
             pass
 
-    found = check_mechanism(hidden, num_trainings=10, num_steps=2, num_records=100)
-    assert "steps" in failing(found)
-    assert "a generator that yields after each step" in said(found)
+    check = check_mechanism(hidden, num_trainings=10, num_steps=2, num_records=100)
+    assert "steps" in failing(check)
+    assert "a generator that yields after each step" in said(check)
 
 
 def test_checks_that_cannot_be_made_are_refused():
@@ -512,8 +520,8 @@ def test_checks_that_cannot_be_made_are_refused():
 
 
 def test_a_loop_that_does_nothing_fails():
-    found = check_mechanism(lambda module, dataset, settings: None)
-    assert failing(found) >= {"sampling rate", "noise scale", "normalisation", "clipping"}
+    check = check_mechanism(lambda module, dataset, settings: None)
+    assert failing(check) >= {"sampling rate", "noise scale", "normalisation", "clipping"}
 
 
 def own_trainer(module, dataset, settings):
@@ -543,8 +551,8 @@ def own_trainer(module, dataset, settings):
 @pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, OTHER], ids=["defaults", "other settings"])
 def test_the_trainer_of_this_package_is_the_mechanism_that_is_accounted(changes):
-    found = check_mechanism(own_trainer, **{**changes, "num_trainings": 12, "num_steps": 5})
-    assert found.passes, str(found)
+    check = check_mechanism(own_trainer, **{**changes, "num_trainings": 12, "num_steps": 5})
+    assert check.passes, str(check)
 
 
 def masked(text: str) -> list[str]:
@@ -574,9 +582,9 @@ def test_the_command(monkeypatch):
     assert {*rows["loop"][rows["result"] == "not found"]} == {loop.name for loop in NOT_FOUND}
     bad = run("train_by_hand", "--num-trainings", "20")
     assert (bad.exit_code, "FAIL  normalisation" in bad.stdout) == (3, True)
-    found = json.loads(run("train", "--num-trainings", "20", "--json").stdout)
-    assert found["passes"]
-    assert len(found["findings"]) == len(PROPERTIES)
-    assert found["not_seen"][0].startswith("errors of your own model and data")
+    report = json.loads(run("train", "--num-trainings", "20", "--json").stdout)
+    assert report["passes"]
+    assert len(report["findings"]) == len(PROPERTIES)
+    assert report["not_seen"][0].startswith("errors of your own model and data")
     assert "has no function 'trian'" in str(run("trian").exception)
     assert run("").exit_code == 2

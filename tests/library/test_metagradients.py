@@ -71,8 +71,8 @@ def drawn(
 ) -> tuple[Training, np.ndarray]:
     """A training, and the indices of the canaries that are in."""
     descent = Descent(tuple(np.linspace(0.4, 0.2, num_steps)), **optimiser)
-    known = {"batch_size": batch_size, "seed": seed, "index": index}
-    return adversaries.drawn_training(task or task_of(), descent=descent, **known)
+    options = {"batch_size": batch_size, "seed": seed, "index": index}
+    return adversaries.drawn_training(task or task_of(), descent=descent, **options)
 
 
 def inserted_in(training: Training) -> np.ndarray:
@@ -81,8 +81,8 @@ def inserted_in(training: Training) -> np.ndarray:
 
 def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object):
     objective = loss_gap_objective(training.task, inserted_in(training))
-    known = {"training": training, "pixels": pixels, "objective": objective}
-    return reverse.metagradient(**known | changes)
+    arguments = {"training": training, "pixels": pixels, "objective": objective}
+    return reverse.metagradient(**arguments | changes)
 
 
 def joined(task: Task, canaries: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -251,8 +251,8 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
 
 def smoothness(training: Training, direction: Tensor, step_size: float) -> reverse.Smoothness:
     objective = loss_gap_objective(training.task, inserted_in(training))
-    known = {"training": training, "pixels": PIXELS, "objective": objective}
-    return reverse.metasmoothness(direction=direction, step_size=step_size, **known)
+    arguments = {"training": training, "pixels": PIXELS, "objective": objective}
+    return reverse.metasmoothness(direction=direction, step_size=step_size, **arguments)
 
 
 @pytest.mark.parametrize(("step", "is_smooth"), [(1e-4, True), (0.5, False)])
@@ -288,8 +288,8 @@ OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "ste
 def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
     options = MetagradientSettings.model_validate(OPTIONS | changes, strict=False)
     stage = MetagradientStage(optimise=OPTIMISE, seed=4, num_slots=4, metagradient=options)
-    known = {"private": private, "device": CPU, "progress": lambda total, unit: tqdm(disable=True)}
-    return adversaries.optimised_canaries(stage, **known)
+    inputs = {"private": private, "device": CPU, "progress": lambda total, unit: tqdm(disable=True)}
+    return adversaries.optimised_canaries(stage, **inputs)
 
 
 def test_they_have_the_targets_and_other_labels_of_mislabeled_canaries() -> None:

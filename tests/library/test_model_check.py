@@ -236,16 +236,16 @@ RIGHT = {
 }  # fmt: skip
 
 
-def said(found) -> str:
-    return " ".join(str(found).split())
+def said(result) -> str:
+    return " ".join(str(result).split())
 
 
-def failing(found) -> dict[str, str]:
-    return {one.name: one.measured for one in found.findings if not one.holds}
+def failing(result) -> dict[str, str]:
+    return {finding.name: finding.measured for finding in result.findings if not finding.holds}
 
 
-def found_by_name(found, name: str):
-    [finding] = [finding for finding in found.findings if finding.name == name]
+def found_by_name(result, name: str):
+    [finding] = [finding for finding in result.findings if finding.name == name]
     return finding
 
 
@@ -257,12 +257,12 @@ def test_right_models_pass_and_are_not_changed(name):
     before = {} if name == "no shape yet" else copy.deepcopy(model.state_dict())
     torch.manual_seed(3)
     inputs, labels, *loss = records or data(6)
-    found = check_model(model, (inputs, labels), *loss)
+    result = check_model(model, (inputs, labels), *loss)
     assert torch.initial_seed() == 3
-    assert found.passes, str(found)
-    assert "No gradient of the records that were compared is wrong" in said(found)
-    assert any(note in one.note for one in found.findings)
-    assert name != "adapter" or "are 0 for every record" not in said(found)
+    assert result.passes, str(result)
+    assert "No gradient of the records that were compared is wrong" in said(result)
+    assert any(note in finding.note for finding in result.findings)
+    assert name != "adapter" or "are 0 for every record" not in said(result)
     for key, value in before.items():
         assert torch.equal(model.state_dict()[key], value)
     assert name != "dropout" or model[0].p == 0.5
@@ -343,10 +343,10 @@ def test_wrong_models_are_found_by_name(wrong, name):
     build, place, *records = WRONG[wrong][name]
     torch.manual_seed(2)
     inputs, labels, *loss = records or data(6)
-    found = failing(check_model(build(), (inputs, labels), *loss))
-    assert place in found[wrong]
+    failures = failing(check_model(build(), (inputs, labels), *loss))
+    assert place in failures[wrong]
     # Batch norm keeps statistics as well, and Opacus's ghost clipping weighs losses by class.
-    assert found.keys() - {STATE, "ghost: losses of single records"} <= {wrong}, found
+    assert failures.keys() - {STATE, "ghost: losses of single records"} <= {wrong}, failures
 
 
 @pytest.mark.parametrize(("build", "records", "note"), [
@@ -355,32 +355,32 @@ def test_wrong_models_are_found_by_name(wrong, name):
         "positions.weight 1 gradients for 6 records"),
 ])  # fmt: skip
 def test_a_check_that_compares_nothing_does_not_pass(build, records, note):
-    found = check_model(build(), records)
-    assert not failing(found)
-    assert (found.compares_nothing, found.passes) == (True, False)
-    assert "Nothing was compared: every mode of Opacus refuses the model" in said(found)
-    assert "----  hooks: gradients of single records" in str(found)
-    assert note in found_by_name(found, HOOKS).note
+    result = check_model(build(), records)
+    assert not failing(result)
+    assert (result.compares_nothing, result.passes) == (True, False)
+    assert "Nothing was compared: every mode of Opacus refuses the model" in said(result)
+    assert "----  hooks: gradients of single records" in str(result)
+    assert note in found_by_name(result, HOOKS).note
 
 
 def test_a_check_that_compares_a_part_names_it(monkeypatch):
     for module in (check, gradient_findings):
         monkeypatch.setattr(module, "MODES", ("hooks", "unknown"))
-    found = check_model(LINEAR(), data(6))
-    assert found.passes
-    assert "wrong in hooks. Not compared" in said(found)
-    assert found.not_judged == ("unknown: gradients of single records",)
+    result = check_model(LINEAR(), data(6))
+    assert result.passes
+    assert "wrong in hooks. Not compared" in said(result)
+    assert result.not_judged == ("unknown: gradients of single records",)
 
 
 def test_parameters_that_the_optimizer_does_not_have_or_that_are_shared_are_named():
     model = with_adapter()
     optimizer = torch.optim.SGD(model.out.parameters(), lr=0.1)
-    found = failing(check_model(model, data(6), optimizer=optimizer))
-    assert "does not have lora_a.weight, lora_b.weight" in found[TRAINED]
+    failures = failing(check_model(model, data(6), optimizer=optimizer))
+    assert "does not have lora_a.weight, lora_b.weight" in failures[TRAINED]
     torch.manual_seed(5)
-    found = check_model(language_model(tied=True), words(), TokenLoss())
-    assert "shared with another name: out.weight" in found_by_name(found, TRAINED).note
-    assert {HOOKS, "flat clipping"}.isdisjoint(failing(found))
+    result = check_model(language_model(tied=True), words(), TokenLoss())
+    assert "shared with another name: out.weight" in found_by_name(result, TRAINED).note
+    assert {HOOKS, "flat clipping"}.isdisjoint(failing(result))
 
 
 def checked_with_sampler(of_bias: Callable, *layers: nn.Module):
@@ -417,8 +417,10 @@ def test_a_wrong_sampler_is_named_by_its_parameter(mixes):
 
 def test_an_error_at_the_start_alone_is_found():
     """It leaves norms as they are, and is gone when the parameters have moved."""
-    found = checked_with_sampler(lambda own, last: last if own.bias.any() else last.roll(1, dims=1))
-    assert "in 0.bias" in failing(found)[HOOKS]
+    result = checked_with_sampler(
+        lambda own, last: last if own.bias.any() else last.roll(1, dims=1)
+    )
+    assert "in 0.bias" in failing(result)[HOOKS]
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
@@ -432,10 +434,10 @@ def test_ghost_norms_that_are_too_small_or_too_large_are_found(factor):
         return {layer.weight: factor * weight, layer.bias: factor * backprops.norm(dim=1)}
 
     try:
-        found = check_model(nn.Sequential(Scaled(6, 3)), data(6))
+        result = check_model(nn.Sequential(Scaled(6, 3)), data(6))
     finally:
         GradSampleModuleFastGradientClipping.NORM_SAMPLERS.pop(Scaled)
-    assert "wrong by up to 10.0%" in failing(found)["ghost: norms of single records"]
+    assert "wrong by up to 10.0%" in failing(result)["ghost: norms of single records"]
 
 
 @pytest.mark.parametrize(("optimizer", "name", "bound"), [
@@ -466,8 +468,8 @@ RUNNING = {"running_mean", "running_var"}
 def test_what_a_forward_pass_keeps_of_records(module, changed, of_records):
     """What counts passes, or follows from parameters, holds nothing of a record."""
     features, before = data(6)[0], {key: own.clone() for key, own in module.state_dict().items()}
-    found = kept_state(module, lambda: module(features[:4]), lambda: module(features[4:]))
-    assert (set(found.changed), set(found.of_records)) == (changed, of_records)
+    state = kept_state(module, lambda: module(features[:4]), lambda: module(features[4:]))
+    assert (set(state.changed), set(state.of_records)) == (changed, of_records)
     assert all(torch.equal(own, before[key]) for key, own in module.state_dict().items())
 
 
@@ -509,9 +511,9 @@ def test_the_command(tmp_path, monkeypatch):
     assert HOOKS in good.stdout
     assert "about " in good.stderr
     bad = run("after_batch_norm", "--features", "own.npz", "--json")
-    found = json.loads(bad.stdout)
-    assert (bad.exit_code, found["passes"], "built" in bad.stderr) == (3, False, True)
-    assert found["findings"][0]["measured"] == "they do in 1"
+    content = json.loads(bad.stdout)
+    assert (bad.exit_code, content["passes"], "built" in bad.stderr) == (3, False, True)
+    assert content["findings"][0]["measured"] == "they do in 1"
     nothing = run("recurrent", "--features", "series.npz", "--json")
     assert (nothing.exit_code, json.loads(nothing.stdout)["compares_nothing"]) == (4, True)
     assert run("with_loss").exit_code == 2
@@ -668,12 +670,12 @@ def of_texts() -> dict[str, torch.Tensor]:
 def test_a_model_of_hugging_face_passes_with_its_own_loss():
     """The recipe of the page on `check --model`: a batch or a dataset of dicts, and no loss."""
     model, batch = bert(), of_texts()
-    found = check_model(model, transformers.BatchEncoding(batch))
-    assert (found.passes, found_by_name(found, LOSS).measured) == (True, "a mean")
-    assert {HOOKS, HOOKS.replace("hooks", "functorch")}.isdisjoint(found.not_judged)
+    result = check_model(model, transformers.BatchEncoding(batch))
+    assert (result.passes, found_by_name(result, LOSS).measured) == (True, "a mean")
+    assert {HOOKS, HOOKS.replace("hooks", "functorch")}.isdisjoint(result.not_judged)
     lists = [{name: own[row].tolist() for name, own in batch.items()} for row in range(12)]
-    of_lists = [one.measured for one in check_model(model, lists).findings]
-    assert of_lists == [one.measured for one in found.findings]
+    of_lists = [finding.measured for finding in check_model(model, lists).findings]
+    assert of_lists == [finding.measured for finding in result.findings]
 
 
 def test_what_the_verdict_advises_on_a_transformer_without_position_ids_makes_it_pass():

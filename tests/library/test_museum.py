@@ -28,5 +28,5 @@ RIGHT = [(exhibit, exhibit.right) for exhibit in EXHIBITS if exhibit.right]
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_error_is_found_in_versions_that_have_it_alone(exhibit, version, versions):
-    found = printed(exhibit, installed(version, versions))
-    assert exhibit.finds in found if version in exhibit.wrong else found == ""
+    output = printed(exhibit, installed(version, versions))
+    assert exhibit.finds in output if version in exhibit.wrong else output == ""

@@ -97,7 +97,7 @@ def said(result: NeighboursCheck) -> str:
 
 
 def measured(result: NeighboursCheck, name: str = "two runs on the same records") -> str:
-    [finding] = [one for one in result.findings if one.name == name]
+    [finding] = [finding for finding in result.findings if finding.name == name]
     return finding.measured
 
 
@@ -500,9 +500,9 @@ def test_batches_of_loaders_are_noted_as_they_are_given(kind, num_workers):
     """With workers too, which fetch batches before they are used."""
     items = Patients(np.arange(30.0)[:, None], np.arange(30) % 2)
     tensors = TensorDataset(torch.arange(30.0)[:, None], torch.arange(30) % 2)
-    given = {"items": items, "list": [items[one] for one in range(30)]}.get(kind, tensors)
+    original = {"items": items, "list": [items[index] for index in range(30)]}.get(kind, tensors)
     reader = Reader(30)
-    dataset = Data(given).copied(reader, 5, (np.array([77.0]), 1))
+    dataset = Data(original).copied(reader, 5, (np.array([77.0]), 1))
     private = dataset
     if kind == "subset":
         dataset = Subset(dataset, [*range(29, -1, -1)])
@@ -517,13 +517,13 @@ def test_batches_of_loaders_are_noted_as_they_are_given(kind, num_workers):
         with torch.no_grad():
             next(iter(loader))
         assert reader.take_batches() == []
-    assert given[5][0] == 5  # the original is unchanged
+    assert original[5][0] == 5  # the original is unchanged
 
 
 def test_rows_of_tensors_and_arrays_are_noted():
     reader = Reader(10)
     values, numbers = Data((torch.arange(20.0).reshape(10, 2), np.arange(10))).copied(reader)
-    for taken, expected in (
+    for select, expected in (
         (lambda: values[[3, 1]], [3, 1]),
         (lambda: values[2:5, 0], [2, 3, 4]),
         (lambda: values.double()[values[:, 0] > 13], [7, 8, 9]),
@@ -532,7 +532,7 @@ def test_rows_of_tensors_and_arrays_are_noted():
         (lambda: (numbers + 1)[-1], [9]),
     ):
         reader.take_batches()
-        plain = taken()
+        plain = select()
         assert type(plain) in (torch.Tensor, np.ndarray, np.int64)
         assert reader.take_batches()[-1].records.tolist() == expected
     # What is most of the records is followed, in its own order.

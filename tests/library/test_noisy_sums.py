@@ -63,10 +63,10 @@ WAYS = {
 }
 
 
-def noisy_sums(add, *, seed, given=()):
+def noisy_sums(add, *, seed, sums=()):
     """Sums of ours with noise, as a loop computes them, and what the mode saw of them."""
     source = torch.Generator().manual_seed(seed)
-    with SumsMode(SHAPES, lambda: np.full(1, seed, np.float32), given) as mode:
+    with SumsMode(SHAPES, lambda: np.full(1, seed, np.float32), sums) as mode:
         own = [add(seed * torch.ones(shape), source) for _ in range(2) for shape in SHAPES]
         # Neither parameters that move nor decisions by random numbers are noisy sums.
         torch.zeros(2, 3).sub_(own[0])
@@ -83,7 +83,7 @@ def test_sums_are_seen_and_exchanged_however_noise_is_added(way):
     flat = torch.cat([tensor.flatten() for tensor in own]).float().numpy()
     assert np.array_equal(np.concatenate([step.values for step in steps]), flat)
     assert all(step.state == [1.0] for step in steps)
-    others, _ = noisy_sums(WAYS[way], seed=2, given=[each.values for each in seen])
+    others, _ = noisy_sums(WAYS[way], seed=2, sums=[each.values for each in seen])
     assert all(map(torch.equal, own, others))
 
 
@@ -172,7 +172,7 @@ def test_what_depends_on_records_fails_and_not_what_no_seed_repeats(factor, fail
     train = partial(by_hand, move=scaled_by(factor))
     assert not depends_on_sums_alone(train, PLAN, same_seed=True)
     assert repeats_itself(train, PLAN) == fails
-    failing = [one.measured for one in _by_sums(train, PLAN, [], 1e-6) if not one.holds]
+    failing = [finding.measured for finding in _by_sums(train, PLAN, [], 1e-6) if not finding.holds]
     assert failing == ([DEPENDS_ON_MORE] if fails else [])
 
 

@@ -39,7 +39,7 @@ def normal_scores(rng: np.random.Generator, mu: float, sizes: tuple[int, int]) -
 
 
 def naive_statistics(x, y, family: Family, significance: float) -> list[float]:
-    """Both scans and the AUC, one threshold at a time, at the counts that are told apart."""
+    """Both scans and the AUC, one threshold at a time, at the distinguished counts."""
     kept0, kept1 = distinct_counts(len(x)), distinct_counts(len(y))
     ordered, losses, strengths = np.sort(x), 0, ([], [])
     for fn, next_fn in pairwise(kept0):
@@ -115,9 +115,9 @@ def test_statistics_are_the_same_without_numba_in_blocks_on_one_core(monkeypatch
 def test_simulated_statistics_have_the_law_of_those_of_all_scores(sizes, num_samples):
     """Order statistics that are drawn alone, against those of scores that are all drawn."""
     terms, rng = scan_terms(family=GDP, sizes=sizes, significance=0.05), np.random.default_rng(2)
-    known = {"sizes": sizes, "terms": terms, "num_samples": num_samples, "seed": 1}
+    options = {"sizes": sizes, "terms": terms, "num_samples": num_samples, "seed": 1}
     for theta in (0.0, 1.5):
-        drawn = pair_statistics(curve=statistics.curve_of(theta), **known)
+        drawn = pair_statistics(curve=statistics.curve_of(theta), **options)
         audits = (normal_scores(rng, theta, sizes) for _ in range(num_samples))
         whole = np.transpose([observed_statistics(*audit, terms) for audit in audits])
         for values, others in zip(drawn, whole, strict=True):
@@ -169,8 +169,8 @@ def test_bounds_from_a_table():
         (3.0, 9.0, 2.0),
         (3.1, 9.0, 4.0),  # beyond all
     ):
-        known = thetas, {"rank_sum": (AUC,)}, {"rank_sum": critical}, np.zeros((2, 3, 5))
-        table = statistics.NullTable(*known, sparse_from=np.array([5.0, sparse_from]))
+        fields = thetas, {"rank_sum": (AUC,)}, {"rank_sum": critical}, np.zeros((2, 3, 5))
+        table = statistics.NullTable(*fields, sparse_from=np.array([5.0, sparse_from]))
         values = np.array([0.0, 0.0, value], np.float32)
         assert table.bound(rule="rank_sum", look=1, statistics=values) == pytest.approx(expected)
 
@@ -296,8 +296,8 @@ def test_tables_between_sizes_are_exact(sizes):
 
     Both have errors of simulation: of at most 0.05 % here for 100,000 samples at mu = 1.
     """
-    known = {"family": GDP, "looks": [sizes], "significance": 0.05}
-    own = simulation.compute_null_table(**known, num_samples=100_000)
+    options = {"family": GDP, "looks": [sizes], "significance": 0.05}
+    own = simulation.compute_null_table(**options, num_samples=100_000)
     table = store.packaged_table(sizes=sizes, significance=0.05)
     assert table is not None
     for rule in CALIBRATED:
@@ -312,12 +312,12 @@ def test_tables_between_sizes_are_exact(sizes):
 def test_tables_of_conversion_direct_are_those_that_would_be_computed(monkeypatch, tmp_path):
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path))
     size = store.DIRECT_SIZES[0]
-    known = {"looks": ((size, size),), "significance": 0.05}
-    packaged = store.null_table.__wrapped__(family=DIRECT, **known)
+    options = {"looks": ((size, size),), "significance": 0.05}
+    packaged = store.null_table.__wrapped__(family=DIRECT, **options)
     assert not [*tmp_path.glob("*.npz")]
-    other = store.null_table.__wrapped__(family=direct_family(1.1e-5), **known)
+    other = store.null_table.__wrapped__(family=direct_family(1.1e-5), **options)
     assert len([*tmp_path.glob("*.npz")]) == 1
-    own = store.own_table.__wrapped__(family=DIRECT, **known)
+    own = store.own_table.__wrapped__(family=DIRECT, **options)
     for rule, critical in own.critical.items():
         assert packaged.critical[rule].tobytes() == critical.tobytes()
     for name in ("thetas", "scales", "sparse_from"):
@@ -367,8 +367,8 @@ def test_epsilons_of_subsampled_curves_are_the_accountants():
 
 def test_rule_calibrated_names_the_threshold_of_rule_in_sample():
     x, y = normal_scores(np.random.default_rng(4), 1.0, (1290, 1290))
-    known = {"world0_scores": x, "world1_scores": y, "delta": 1e-5}
-    published = estimate_epsilon(**known, threshold_rule="in_sample")
-    calibrated = estimate_epsilon(**known, threshold_rule="calibrated")
+    options = {"world0_scores": x, "world1_scores": y, "delta": 1e-5}
+    published = estimate_epsilon(**options, threshold_rule="in_sample")
+    calibrated = estimate_epsilon(**options, threshold_rule="calibrated")
     assert calibrated.threshold == published.threshold
     assert calibrated.mu_lower < published.mu_lower

@@ -58,9 +58,9 @@ def shard(first: int, num_runs: int, *, num_slots: int = 1, **header: object) ->
     Each further slot has half more.
     """
     run, slot = np.arange(first, first + num_runs), np.arange(num_slots)
-    known = {"settings": SETTINGS, "inputs": {}, "noise_multiplier": 2.0, "seconds": 2.0}
+    defaults = {"settings": SETTINGS, "inputs": {}, "noise_multiplier": 2.0, "seconds": 2.0}
     return Shard(
-        header={**known, **header}, run=run, world=parity(run[:, None] + slot).astype(np.uint8),
+        header={**defaults, **header}, run=run, world=parity(run[:, None] + slot).astype(np.uint8),
         step=np.array([5, 10]), test_accuracy=(run / 100).astype(np.float32),
         observation=run[:, None, None] * np.array([1.0, 10.0])[:, None] + 0.5 * slot,
     )  # fmt: skip
@@ -181,11 +181,11 @@ def test_headers_say_where_observations_come_from(tmp_path):
     (tmp_path / "data.npz").write_bytes(b"some bytes")
     inputs = hashes_of({"data": tmp_path / "data.npz"})
     assert inputs == {"data": hashlib.sha256(b"some bytes").hexdigest()}
-    known = {"settings": {"seed": 3}, "noise_multiplier": 2.0, "inputs": inputs}
-    known |= {"device": "cpu", "seconds": 1.5}
-    header = shard_header(**known, packages=["numpy"])  # not what happens to be loaded
+    fields = {"settings": {"seed": 3}, "noise_multiplier": 2.0, "inputs": inputs}
+    fields |= {"device": "cpu", "seconds": 1.5}
+    header = shard_header(**fields, packages=["numpy"])  # not what happens to be loaded
     software = {"python": platform.python_version(), "numpy": np.__version__}
-    assert header == known | {"software": software}
+    assert header == fields | {"software": software}
     write_shard(tmp_path / "x.npz", replace(shard(4, 4), header=dict(header)))
     assert read_shard(tmp_path / "x.npz").header == header
 
@@ -248,11 +248,11 @@ def pooled_of(paths: list[Path], stage: ScoringStage = STAGE, canaries=None) -> 
 def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     stage = stage_of({**AUDIT, "num_runs": 4, "num_repeats": num_repeats})
     total = 4 * num_repeats
-    known = {"settings": stage.runs_settings, "baseline": 0.3}
-    last = shard(1, total - 1, device="cuda", software={"torch": "x"}, **known)
+    fields = {"settings": stage.runs_settings, "baseline": 0.3}
+    last = shard(1, total - 1, device="cuda", software={"torch": "x"}, **fields)
     by_run = ("run", "world", "observation", "test_accuracy")
     last = replace(last, **{name: getattr(last, name)[::-1] for name in by_run})
-    pooled = pooled_of(written(tmp_path, last, shard(0, 1, **known)), stage)
+    pooled = pooled_of(written(tmp_path, last, shard(0, 1, **fields)), stage)
     runs = np.arange(total).reshape(num_repeats, 4)
     np.testing.assert_array_equal(pooled.world[..., 0], runs % 2)
     np.testing.assert_array_equal(pooled.scores[:, :, 0], runs[..., None] * [1.0, 10.0])

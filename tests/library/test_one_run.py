@@ -165,11 +165,11 @@ def test_pairs_are_guessed_by_the_size_of_their_difference_and_slots_from_both_e
 
 def test_several_numbers_share_the_significance():
     rng, numbers = np.random.default_rng(3), [50, 100, 200]
-    known = {"world0_scores": rng.normal(2, 1, 300), "world1_scores": rng.normal(0, 1, 300)}
-    known["delta"] = DELTA
-    several = estimate_epsilon_one_run(**known, significance=0.1, num_guesses=numbers)
+    inputs = {"world0_scores": rng.normal(2, 1, 300), "world1_scores": rng.normal(0, 1, 300)}
+    inputs["delta"] = DELTA
+    several = estimate_epsilon_one_run(**inputs, significance=0.1, num_guesses=numbers)
     assert several.epsilon_lower == max(
-        estimate_epsilon_one_run(**known, significance=0.1 / 3, num_guesses=number).epsilon_lower
+        estimate_epsilon_one_run(**inputs, significance=0.1 / 3, num_guesses=number).epsilon_lower
         for number in numbers
     )
     assert (several.num_choices, several.significance) == (3, 0.1)
@@ -179,7 +179,7 @@ def test_exact_curves_of_sampled_training_are_for_worlds_that_are_alike():
     settings = {"sample_rate": 0.25, "noise_multiplier": 1.0, "num_steps": 100}
     exact = {"conversion": "subsampled_gaussian", "mechanism": Mechanism("substitute", **settings)}
     assert bound(500, 125, 110, **exact) == pytest.approx(bound(500, 125, 110), rel=0.1)
-    # Of a sampled step with little noise, a large sum shows the record; nothing denies it.
+    # In a sampled step with little noise, a large sum shows the record; no sum excludes it.
     step = {"sample_rate": 0.1, "noise_multiplier": 0.4, "num_steps": 1}
     curve, rates = trade_off_curve(Mechanism("zero_out", **step)), np.array([0.05, 0.3])
     assert (np.abs(curve.fnr(curve.fnr(rates)) - rates) > 0.01).all()  # not its own inverse
@@ -241,8 +241,8 @@ def test_slots_that_share_noise_or_a_fate_are_found_out():
 @pytest.mark.parametrize("any_dependence", [True, False])
 def test_what_a_new_rule_assumes_is_the_same_everywhere(any_dependence, monkeypatch):
     """In its bound, in figures, in notes, on the command line, and in the methods text."""
-    known = {"any_dependence": any_dependence, "sentence": "a new way", "label": "New"}
-    monkeypatch.setitem(RULES, "new", replace(RULES["mahloujifar"], **known))
+    fields = {"any_dependence": any_dependence, "sentence": "a new way", "label": "New"}
+    monkeypatch.setitem(RULES, "new", replace(RULES["mahloujifar"], **fields))
     slots = "any dependence" if any_dependence else "independent slots"
     bound = epsilon_of_guesses(Guesses(500, 125, 100), delta=DELTA, method="new")
     assert bound.epsilon_lower == pytest.approx(1.683, abs=5e-4)

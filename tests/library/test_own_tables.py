@@ -81,8 +81,8 @@ def roles(num_records: int = NUM_RECORDS, *, balanced: bool = False) -> SplitRow
     return split_rows(source, num_records=num_records, seed=SEED, balanced=balanced)
 
 
-def twin(known: np.ndarray) -> np.ndarray:
-    """The features, by scikit-learn: its transformers are fitted to the rows that are known."""
+def twin(auxiliary: np.ndarray) -> np.ndarray:
+    """The features, by scikit-learn: its transformers are fitted to the auxiliary rows."""
     table = nasty().astype({"smoker": float}).replace({"age": {-999: np.nan}})
     one_hot = OneHotEncoder(sparse_output=False, handle_unknown="ignore")
     filled = SimpleImputer(strategy="median", add_indicator=True)
@@ -95,7 +95,7 @@ def twin(known: np.ndarray) -> np.ndarray:
         column = table[[name]]
         if name == "no":  # as pandas reads the file
             column = column.replace("null", np.nan)
-        parts.append(transformer.fit(column.iloc[known]).transform(column))
+        parts.append(transformer.fit(column.iloc[auxiliary]).transform(column))
         if transformer is one_hot:  # scikit-learn has a category of missing ones: the last
             assert np.isnan(transformer.categories_[0].tolist()[-1])
     return np.column_stack(parts)
@@ -125,12 +125,14 @@ def test_all_that_is_in_the_way_is_said_at_once(path):
 
 
 def test_a_preparation_is_scikit_learns_fitted_to_the_adversarys_records(path):
-    found = prepared(path)
-    known = np.sort(roles().auxiliary)
-    assert (len(known), len(roles().private)) == (69, NUM_RECORDS)
-    np.testing.assert_allclose(found.records.training.features, twin(known), rtol=1e-12)
-    np.testing.assert_array_equal(found.records.training.labels, nasty()["diagnosis"] - 1)
-    assert found.records.class_names == ("1", "2")
+    prepared_table = prepared(path)
+    auxiliary = np.sort(roles().auxiliary)
+    assert (len(auxiliary), len(roles().private)) == (69, NUM_RECORDS)
+    np.testing.assert_allclose(
+        prepared_table.records.training.features, twin(auxiliary), rtol=1e-12
+    )
+    np.testing.assert_array_equal(prepared_table.records.training.labels, nasty()["diagnosis"] - 1)
+    assert prepared_table.records.class_names == ("1", "2")
 
 
 @pytest.mark.parametrize("balanced", [False, True])
@@ -156,7 +158,10 @@ def test_private_records_change_neither_the_preparation_nor_other_records(path, 
     assert after.preparation == before.preparation
     others = np.setdiff1d(np.arange(ROWS), private)
     for part in ("features", "labels"):
-        pair = [getattr(found.records.training, part)[others] for found in (before, after)]
+        pair = [
+            getattr(prepared_table.records.training, part)[others]
+            for prepared_table in (before, after)
+        ]
         np.testing.assert_array_equal(*pair)
     # A category that nobody else has is none of the known ones, and all else is missing.
     [encoded] = np.unique(after.records.training.features[private], axis=0)
@@ -174,35 +179,35 @@ def test_a_missing_cell_changes_no_other_record_of_a_parquet_file(path):
     """In pandas, integers become floats if one of them is missing, and large ones other numbers."""
     table = nasty().astype({"visits": "Int64", "patient_id": "Int64"})
     table["patient_id"] += 2**53
-    found, private = [], roles().private
+    prepared_tables, private = [], roles().private
     for _ in range(2):
         table.to_parquet("mine.parquet")
-        found.append(prepared(Path("mine.parquet")))
+        prepared_tables.append(prepared(Path("mine.parquet")))
         table.loc[private, ["visits", "patient_id"]] = pd.NA
-    assert found[0].preparation == found[1].preparation
+    assert prepared_tables[0].preparation == prepared_tables[1].preparation
     others = np.setdiff1d(np.arange(ROWS), private)
-    features, changed = (read.records.training.features for read in found)
+    features, changed = (read.records.training.features for read in prepared_tables)
     np.testing.assert_array_equal(features[others], changed[others])
     assert (features[private] != changed[private]).any()
 
 
-def read_preparation_of(found: Any):
-    Path("how.yaml").write_text(found.preparation)
+def read_preparation_of(prepared_table: Any):
+    Path("how.yaml").write_text(prepared_table.preparation)
     return read_preparation(Path("how.yaml"))
 
 
 def test_the_file_of_a_preparation_makes_the_same_records(path):
-    found = prepared(path)
-    preparation = read_preparation_of(found)
+    prepared_table = prepared(path)
+    preparation = read_preparation_of(prepared_table)
     assert preparation.columns["no"].categories == ("1.5", "a: #b", "no", "yes")
     keys = {"label_column": "diagnosis", "preparation": "how.yaml"}
     again = load_source("mine.csv", **keys)
-    np.testing.assert_array_equal(again.training.features, found.records.training.features)
-    np.testing.assert_array_equal(again.training.labels, found.records.training.labels)
+    np.testing.assert_array_equal(again.training.features, prepared_table.records.training.features)
+    np.testing.assert_array_equal(again.training.labels, prepared_table.records.training.labels)
     # What a person has changed stays, for as long as it is for the same records.
     fill = preparation.columns["income"].fill
-    edited = found.preparation.replace(f"fill: {fill}", "fill: -7.5")
-    assert edited != found.preparation
+    edited = prepared_table.preparation.replace(f"fill: {fill}", "fill: -7.5")
+    assert edited != prepared_table.preparation
     Path("how.yaml").write_text(edited)
     kept = prepared(path, file=Path("how.yaml"))
     assert (kept.preparation, kept.look) == (None, None)
@@ -229,11 +234,11 @@ def test_a_dataset_of_the_workflow_is_prepared_and_standardised_by_the_same_reco
     files = ["--files", "mine.csv", "how.yaml", "--output", "out.npz"]
     prepare_dataset(["--settings", stage.to_json(), *files])
     split, rows = read_split(Path("out.npz")), roles()
-    known = rows.auxiliary
-    features = twin(np.sort(known))
-    scaled = StandardScaler().fit(features[known]).transform(features)
+    auxiliary = rows.auxiliary
+    features = twin(np.sort(auxiliary))
+    scaled = StandardScaler().fit(features[auxiliary]).transform(features)
     np.testing.assert_allclose(split.private.features, scaled[rows.private], atol=1e-5)
-    np.testing.assert_allclose(split.auxiliary.features, scaled[known], atol=1e-5)
+    np.testing.assert_allclose(split.auxiliary.features, scaled[auxiliary], atol=1e-5)
     np.testing.assert_array_equal(split.private_rows, rows.private)
     # Its values must come from the records that the adversary knows, before anything runs, too.
     audit = {
@@ -263,10 +268,10 @@ def test_numbers_to_be_predicted_are_left_as_they_are(path, refuses):
     table = nasty().assign(diagnosis=np.linspace(-4.0, 11.0, ROWS))
     table.to_csv(path, index=False)
     refuses(r"(?s)mend what --prepare .* for regression: --loss", prepared, path)
-    found = prepared(path, label_kind="numbers")
+    prepared_table = prepared(path, label_kind="numbers")
     labels = table["diagnosis"].astype(np.float32)
-    np.testing.assert_array_equal(found.records.training.labels, labels)
-    assert read_preparation_of(found).classes == ()
+    np.testing.assert_array_equal(prepared_table.records.training.labels, labels)
+    assert read_preparation_of(prepared_table).classes == ()
     with pytest.raises(InputError, match=r"how\.yaml is not for labels of kind classes"):
         load_source("mine.csv", label_column="diagnosis", preparation="how.yaml")
 
@@ -293,8 +298,8 @@ def test_numbers_to_be_predicted_are_left_as_they_are(path, refuses):
     (np.random.default_rng(0).permutation(60)[:50], "identifier", ["differs in all rows"]),
 ])  # fmt: skip
 def test_what_a_column_holds(values, kind, what):
-    found = judged("measured", pd.Series(values))
-    assert (found.column.kind, [remark.what for remark in found.remarks]) == (kind, what)
+    judgement = judged("measured", pd.Series(values))
+    assert (judgement.column.kind, [remark.what for remark in judgement.remarks]) == (kind, what)
 
 
 @pytest.mark.parametrize(("values", "markers"), [
@@ -380,9 +385,9 @@ def test_a_table_is_the_same_in_each_form(path, form):
         table.to_csv(path, index=False)
         SAME[form](table)
         [written] = Path().glob("a*")
-        expected, found = read("mine.csv"), read(str(written))
-        np.testing.assert_allclose(found.features, expected.features, rtol=1e-12)
-        np.testing.assert_array_equal(found.labels, expected.labels)
+        expected, records = read("mine.csv"), read(str(written))
+        np.testing.assert_allclose(records.features, expected.features, rtol=1e-12)
+        np.testing.assert_array_equal(records.labels, expected.labels)
 
 
 @pytest.mark.parametrize("delimiter", [";", "|"])
@@ -439,9 +444,9 @@ def test_commas_are_decimal_points_between_semicolons_alone(tmp_path, monkeypatc
 ])  # fmt: skip
 def test_labels_that_differ_are_different_classes(path, labels, classes):
     pd.DataFrame({"a": np.arange(40) % 7, "diagnosis": labels * 20}).to_csv(path, index=False)
-    found = prepared(path, num_records=20).records
-    assert found.class_names == classes
-    assert np.ptp(found.training.labels.reshape(20, 2), axis=0).tolist() == [0, 0]
+    source = prepared(path, num_records=20).records
+    assert source.class_names == classes
+    assert np.ptp(source.training.labels.reshape(20, 2), axis=0).tolist() == [0, 0]
 
 
 def test_labels_that_are_missing_or_padded_are_so_in_plain_tables_too(tmp_path, refuses):
@@ -449,8 +454,8 @@ def test_labels_that_are_missing_or_padded_are_so_in_plain_tables_too(tmp_path, 
     path.write_text("a,pet\n1,cat\n2, cat\n3,dog\n4,dog\n")
     pd.read_csv(path).to_parquet(parquet)
     for file in (path, parquet):
-        found = read_source(str(file), label_column="pet")
-        assert (found.training.labels.tolist(), found.class_names) == ([0, 0, 1, 1], ("cat", "dog"))
+        pets = read_source(str(file), label_column="pet")
+        assert (pets.training.labels.tolist(), pets.class_names) == ([0, 0, 1, 1], ("cat", "dog"))
     path.write_text("a,label\n1,cat\n2,?\n3,dog\n4,-\n")
     refuses(r"2 missing +left to you: remove these rows", read_source, str(path))
 
@@ -466,9 +471,9 @@ def test_types_of_parquet_files(tmp_path, monkeypatch, refuses):
         "label": pa.array(labels).dictionary_encode(),
     }
     pq.write_table(pa.table(parts), "mine.parquet")
-    found = read_source("mine.parquet").training
-    np.testing.assert_array_equal(found.features, table[["a", "b"]])
-    np.testing.assert_array_equal(found.labels, labels)
+    records = read_source("mine.parquet").training
+    np.testing.assert_array_equal(records.features, table[["a", "b"]])
+    np.testing.assert_array_equal(records.labels, labels)
     pq.write_table(pa.table({**parts, "b": [b"x"] * 8}), "mine.parquet")
     refuses("column 'b' holds bytes; drop it", read_source, "mine.parquet")
     table.to_parquet("years", partition_cols=["b"])
@@ -488,11 +493,11 @@ def test_arrays_have_the_names_and_types_of_other_libraries(tmp_path, kind):
     test = {"X_test": numbers[:2] + 1, "y_test": classes[:2]}
     for features, labels in (("X", "y"), ("x_train", "y_train")):
         np.savez(path, **{features: numbers, labels: classes.astype(kind)}, **test)
-        found = load_source(str(path))
-        np.testing.assert_array_equal(found.training.features, numbers)
-        np.testing.assert_array_equal(found.training.labels, classes)
-        assert found.training.labels.dtype == np.int64
-        np.testing.assert_array_equal(found.test.features, test["X_test"])
+        source = load_source(str(path))
+        np.testing.assert_array_equal(source.training.features, numbers)
+        np.testing.assert_array_equal(source.training.labels, classes)
+        assert source.training.labels.dtype == np.int64
+        np.testing.assert_array_equal(source.test.features, test["X_test"])
 
 
 def images(folder: str, *, mode: str = "RGB", sizes: tuple[int, ...] = (5,)) -> np.ndarray:
@@ -511,10 +516,10 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog, refuses):
     monkeypatch.chdir(tmp_path)
     pixels = images("photos")
     Path("photos/cats/.DS_Store").touch()
-    found = read_source("photos")
-    np.testing.assert_array_equal(found.training.features, pixels.transpose(0, 3, 1, 2))
-    assert (found.training.labels.tolist(), found.class_names) == ([0, 0, 1, 1], ("cats", "dogs"))
-    assert (found.kind, found.test, caplog.messages) == ("images", None, [])
+    source = read_source("photos")
+    np.testing.assert_array_equal(source.training.features, pixels.transpose(0, 3, 1, 2))
+    assert (source.training.labels.tolist(), source.class_names) == ([0, 0, 1, 1], ("cats", "dogs"))
+    assert (source.kind, source.test, caplog.messages) == ("images", None, [])
     Path("photos/cats/readme.txt").touch()
     read_source("photos/")
     assert caplog.messages == ["photos: 1 files are not images in a class, and are left out"]
@@ -542,10 +547,10 @@ def test_folders_of_parts(tmp_path, folders, message, caplog, refuses):
     if message:
         refuses(message, read_source, str(tmp_path))
         return
-    found = read_source(str(tmp_path))
-    assert found.class_names == ("cats", "dogs")
-    np.testing.assert_array_equal(found.training.features, parts[0])
-    np.testing.assert_array_equal(found.test.features, parts[1])
+    source = read_source(str(tmp_path))
+    assert source.class_names == ("cats", "dogs")
+    np.testing.assert_array_equal(source.training.features, parts[0])
+    np.testing.assert_array_equal(source.test.features, parts[1])
     assert "1 files are not images in a class" in caplog.text
 
 
@@ -614,10 +619,10 @@ def test_a_column_can_be_dropped_by_its_kind_alone(path):
     changed = re.sub(r"(  town:\s+\{?\s*kind: )category", r"\1text", written)
     assert changed != written
     Path("how.yaml").write_text(changed)
-    whole, found = (
+    whole, reduced = (
         prepared(path, file=Path(file)).records.training.features for file in ("none", "how.yaml")
     )
-    np.testing.assert_array_equal(found, np.delete(whole, [5, 6, 7, 8], axis=1))
+    np.testing.assert_array_equal(reduced, np.delete(whole, [5, 6, 7, 8], axis=1))
 
 
 def test_a_label_that_the_adversary_does_not_know_is_named(path, refuses):

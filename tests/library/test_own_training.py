@@ -74,8 +74,8 @@ def interrupted(*, after: int):
 
 def audit(train, folder: Path, **options):
     """With a rule that simulates nothing, unless another one is given."""
-    known = {"num_runs": 40, "delta": DELTA, "num_workers": 1, "threshold_rule": "simultaneous"}
-    return audit_training(train, folder=folder, **(known | options))
+    defaults = {"num_runs": 40, "delta": DELTA, "num_workers": 1, "threshold_rule": "simultaneous"}
+    return audit_training(train, folder=folder, **(defaults | options))
 
 
 def by_world(result) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def test_the_bound_is_that_of_the_scores_in_all_that_is_shown(tmp_path, monkeypa
     for part in ("The user&#39;s own training loop", "my_loop", "accounted: not known", shown):
         assert part in text
     assert text.count("data:image/png;base64,") == 1
-    known = {"num_runs": 40, "delta": DELTA, "num_workers": 1}
-    defaults = audit_training(gaussian, folder=tmp_path / "defaults", **known)
+    settings = {"num_runs": 40, "delta": DELTA, "num_workers": 1}
+    defaults = audit_training(gaussian, folder=tmp_path / "defaults", **settings)
     assert defaults.adjacency == "substitute"
-    given = {"threshold_rule": "combined", "conversion": "gdp", "significance": 0.05}
-    assert defaults.estimate == estimate_epsilon(**by_world(defaults), delta=DELTA, **given)
+    method = {"threshold_rule": "combined", "conversion": "gdp", "significance": 0.05}
+    assert defaults.estimate == estimate_epsilon(**by_world(defaults), delta=DELTA, **method)
     assert defaults.scores.world0[0] == result.scores.world0[0]  # seed 0
 
 
@@ -207,12 +207,12 @@ def test_loss_difference(loss, of_torch, outputs):
     features, labels = torch.randn(2, 3), torch.tensor([1, 0] if outputs == 1 else [2, 3])
     logits = model.eval()(features).squeeze(1)
     targets = labels.to(logits.dtype) if outputs == 1 else labels
-    one, two = of_torch(reduction="none")(logits, targets).tolist()
+    loss0, loss1 = of_torch(reduction="none")(logits, targets).tolist()
     model.train()
     records = {f"record{i}": (features[i], int(labels[i])) for i in (0, 1)}
     difference = partial(loss_difference, model, loss=loss)
-    assert difference(**records) == pytest.approx(two - one, abs=1e-6)
-    assert difference(record0=records["record0"]) == pytest.approx(-one, abs=1e-6)
+    assert difference(**records) == pytest.approx(loss1 - loss0, abs=1e-6)
+    assert difference(record0=records["record0"]) == pytest.approx(-loss0, abs=1e-6)
     assert model.training
     if loss == "cross_entropy":
         assert loss_difference(model, **records) == difference(**records)
@@ -233,8 +233,8 @@ def opacus(seed: int, world: int, *, batch_size: int, poisson: bool):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         engine, optimizer = PrivacyEngine(), torch.optim.SGD(model.parameters(), lr=1e-3)
-        known = {"module": model, "optimizer": optimizer, "data_loader": loader}
-        model, optimizer, loader = engine.make_private(**known, **options)
+        components = {"module": model, "optimizer": optimizer, "data_loader": loader}
+        model, optimizer, loader = engine.make_private(**components, **options)
         for some, targets in 3 * [*loader]:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(some), targets).backward()
@@ -343,11 +343,11 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
     pytest.param((20, 40), (20, 40), 60, (20, 40, 60), marks=pytest.mark.long),
 ])  # fmt: skip
 def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, looks_now, tmp_path):
-    known = {"train": gaussian, "folder": tmp_path, "threshold_rule": "rank_sum"}
-    results = [audit(num_runs=count, looks=looks, **known) for count in earlier]
+    options = {"train": gaussian, "folder": tmp_path, "threshold_rule": "rank_sum"}
+    results = [audit(num_runs=count, looks=looks, **options) for count in earlier]
     assert all(result.estimate.is_valid for result in results)
     assert (results[0].estimate == results[1].estimate) == (earlier[0] == earlier[1])
-    last = audit(num_runs=now, looks=looks_now, **known)
+    last = audit(num_runs=now, looks=looks_now, **options)
     assert not last.estimate.is_valid
     counts = ", ".join(map(str, dict.fromkeys(earlier)))
     refusal = f"NOT a valid bound (the audit was looked at before, with {counts} runs)"
@@ -360,11 +360,11 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, lo
 @pytest.mark.long
 def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):
     """Two tests at 0.05 would call a right training wrong in nearly a tenth of all audits."""
-    known, train = {"significance": 0.1, "threshold_rule": "rank_sum"}, accounted((2.0, 1.0, 4))
-    options = known | {"looks": [10, 20], "adjacency": "add_remove"}
+    method, train = {"significance": 0.1, "threshold_rule": "rank_sum"}, accounted((2.0, 1.0, 4))
+    options = method | {"looks": [10, 20], "adjacency": "add_remove"}
     results = [audit(train, tmp_path, num_runs=count, **options) for count in (10, 20)]
-    known |= {"looks": [(5, 5), (10, 10)], "delta": DELTA}
-    jointly = estimate_epsilon_at_looks(**known, **by_world(results[1]))
+    method |= {"looks": [(5, 5), (10, 10)], "delta": DELTA}
+    jointly = estimate_epsilon_at_looks(**method, **by_world(results[1]))
     assert [result.estimate for result in results] == jointly
     assert [bound.is_valid for bound in jointly] == [True, True]
     assert jointly[1].num_looks == 2
@@ -377,8 +377,8 @@ def test_planned_looks_hold_jointly_for_bounds_and_claims(tmp_path):
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     train = accounted((4.0, 1.0, 4))
-    known = {"threshold_rule": "anytime", "adjacency": "add_remove"}
-    options = known | {"num_runs": 400, "num_workers": num_workers}
+    settings = {"threshold_rule": "anytime", "adjacency": "add_remove"}
+    options = settings | {"num_runs": 400, "num_workers": num_workers}
     options["stop_when"] = lambda bound: bound.epsilon_lower > 1
     result = audit(train, tmp_path, **options)
     num_runs = result.summary["num_runs"].item()
@@ -394,7 +394,7 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     assert num_workers > 1 or estimated(**shorter).epsilon_lower <= 1
     assert audit(train, tmp_path, **options).summary["num_runs"].item() >= num_runs
     # Whoever goes on has a valid bound and test as well, by this rule alone.
-    more = audit(train, tmp_path, num_runs=500, **known)
+    more = audit(train, tmp_path, num_runs=500, **settings)
     assert len(more.scores.world0) + len(more.scores.world1) == 500
     assert more.estimate.is_valid
     assert more.estimate.epsilon_lower >= result.estimate.epsilon_lower

@@ -112,9 +112,9 @@ def test_numbers_that_are_not_finite_are_null_and_a_process_of_its_own_answers_b
         return {"eps": in_[0] + seed, "other": in_[0] * np.inf}
 
     request = {"audits": [[[2.0], [1.0]], [[-3.0], []]], "delta": 1e-3, "significance": 0.1}
-    found = peer_adapters.answer(call, {**request, "seed": 10})
-    assert found["epsilons"] == [{"eps": 12.0, "other": None}, {"eps": 8.0, "other": None}]
-    assert len(found["seconds"]) == 2
+    answers = peer_adapters.answer(call, {**request, "seed": 10})
+    assert answers["epsilons"] == [{"eps": 12.0, "other": None}, {"eps": 8.0, "other": None}]
+    assert len(answers["seconds"]) == 2
     rng = np.random.default_rng(4)
     first, second = rng.normal(1.5, 1.0, 90), rng.normal(0.0, 1.0, 80)
     request |= {"audits": [[first.tolist(), second.tolist()]], "seed": 0}
@@ -122,8 +122,8 @@ def test_numbers_that_are_not_finite_are_null_and_a_process_of_its_own_answers_b
     place.write_text(json.dumps(request))
     words = [sys.executable, "-P", peers.ADAPTERS, "dpcanary", "split", place, answer]
     subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    known = {"delta": 1e-3, "significance": 0.1, "threshold_rule": "split"}
-    expected = estimate_epsilon(world0_scores=first, world1_scores=second, **known)
+    options = {"delta": 1e-3, "significance": 0.1, "threshold_rule": "split"}
+    expected = estimate_epsilon(world0_scores=first, world1_scores=second, **options)
     assert read_json(answer)["epsilons"] == [{"epsilon_lower": expected.epsilon_lower}]
 
 
@@ -156,8 +156,8 @@ def test_privacy_estimates_gets_the_counts_of_the_second_half(tools):
         return counts["TP"] - counts["FP"] if method == "beta" else counts
 
     tools.configure_mock(AttackResults=dict, compute_eps_lo=compute_eps_lo)
-    found = asked("privacy-estimates", "joint-beta")
-    assert found == {"eps_lo": {"TP": 2, "FN": 1, "FP": 1, "TN": 1}}
+    answer = asked("privacy-estimates", "joint-beta")
+    assert answer == {"eps_lo": {"TP": 2, "FN": 1, "FP": 1, "TN": 1}}
 
 
 def test_privacy_guard_gets_the_guesses_of_both_sides_or_scores_as_tables(tools):
@@ -166,15 +166,15 @@ def test_privacy_guard_gets_the_guesses_of_both_sides_or_scores_as_tables(tools)
     labels = np.repeat([1, 0], [45, 35])[np.argsort(np.concatenate([in_, out]))]
     right = sum(labels[-10:]) + sum(1 - labels[:10])
     node = tools.FDPAnalysisNode
-    found = asked("PrivacyGuard", "FDPAnalysisNode", in_, out)
-    assert found == {"eps": node.return_value.run_analysis.return_value.eps}
+    answer = asked("PrivacyGuard", "FDPAnalysisNode", in_, out)
+    assert answer == {"eps": node.return_value.run_analysis.return_value.eps}
     node.assert_called_once_with(m=80, c=right, c_cap=20, threshold=0.05, delta=1e-5)
     one_sample = {"num_bootstrap_resampling_times": 1}
-    given, node = tools.AggregateAnalysisInput, tools.AnalysisNode
+    tables, node = tools.AggregateAnalysisInput, tools.AnalysisNode
     for name, settings in (("", {}), (", one bootstrap sample", one_sample)):
-        found = asked("PrivacyGuard", f"AnalysisNode{name}")
+        answer = asked("PrivacyGuard", f"AnalysisNode{name}")
         result = node.return_value.run_analysis.return_value
-        assert found == {key: getattr(result, key) for key in ("eps", "eps_lb", "eps_cp")}
-        node.assert_called_with(given.return_value, delta=1e-5, n_users_for_eval=4, **settings)
-        _, train, test, _ = given.call_args.args
+        assert answer == {key: getattr(result, key) for key in ("eps", "eps_lb", "eps_cp")}
+        node.assert_called_with(tables.return_value, delta=1e-5, n_users_for_eval=4, **settings)
+        _, train, test, _ = tables.call_args.args
         assert (train["score"].tolist(), test["score"].tolist()) == (IN_.tolist(), OUT.tolist())

@@ -20,15 +20,15 @@ def test_configs_of_the_folder_are_found_by_name_in_any_folder_and_other_paths_s
     assert "published/annamalai-digits" in published_names()
     assert published_names() == [f"published/{path.stem}" for path in FILES]
     for path in FILES:
-        found = config_named(Path(f"published/{path.stem}"))
-        assert found.samefile(path)
+        config = config_named(Path(f"published/{path.stem}"))
+        assert config.samefile(path)
         # Results of two published audits never share a folder.
-        assert parse_experiment(read_config(found)).settings.experiment == path.stem
+        assert parse_experiment(read_config(config)).settings.experiment == path.stem
     own = Path("published/annamalai-digits")
     own.parent.mkdir()
     own.write_text("")
-    for given in ("mine.yaml", "published/mine.yaml", "config/demo.yaml", own):
-        assert config_named(Path(given)) == Path(given)
+    for name in ("mine.yaml", "published/mine.yaml", "config/demo.yaml", own):
+        assert config_named(Path(name)) == Path(name)
 
 
 @pytest.mark.parametrize("function", [config_named, lambda path: plan(config=path)])

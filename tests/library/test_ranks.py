@@ -29,8 +29,8 @@ def bound(ranks, k, **options) -> float:
 
 
 def chance(curve, k: int, r: int, adjacency=SUBSTITUTE) -> float:
-    known = {"num_candidates": k, "adjacency": adjacency}
-    return float(rank_laws.largest_chances(curve, [r], **known)[0])
+    options = {"num_candidates": k, "adjacency": adjacency}
+    return float(rank_laws.largest_chances(curve, [r], **options)[0])
 
 
 @pytest.mark.parametrize(("k", "r"), [(2, 1), (10, 1), (10, 3), (1000, 1), (1000, 400), (10**6, 7)])
@@ -127,14 +127,14 @@ def test_dependence_costs_and_more_right_guesses_show_more():
 
 def test_several_sizes_share_the_significance_and_guesses_are_chosen_by_confidence_alone():
     ranks = np.repeat([1, 4, 80], [10, 40, 50])
-    known = {"num_candidates": 100, "delta": DELTA}
-    together = estimate_epsilon_from_ranks(ranks=ranks, list_size=[1, 5], **known)
+    options = {"num_candidates": 100, "delta": DELTA}
+    together = estimate_epsilon_from_ranks(ranks=ranks, list_size=[1, 5], **options)
     own = {"rule": "mahloujifar", "significance": 0.025}
     each = [bound(ranks, 100, list_size=size, **own) for size in (1, 5)]
     assert together.epsilon_lower == max(each)
     assert (together.list_size, together.num_choices, together.significance) == (5, 2, 0.05)
     chosen = estimate_epsilon_from_ranks(
-        ranks=[1, 9, 1, 9], num_guesses=2, confidences=[0.9, 0.1, 0.8, 0.2], **known
+        ranks=[1, 9, 1, 9], num_guesses=2, confidences=[0.9, 0.1, 0.8, 0.2], **options
     )
     assert (chosen.num_guesses, chosen.num_correct, chosen.num_secrets) == (2, 2, 4)
 
@@ -148,7 +148,7 @@ def test_the_law_of_sums_is_exact():
         assert weight == sum(rank <= threshold for threshold in thresholds) - 1
     # All outcomes of three secrets with uniform ranks.
     for ranks in rng.integers(1, k + 1, (5, 3)):
-        sums = [sum(weights[list(one)]) for one in product(range(k), repeat=3)]
+        sums = [sum(weights[list(outcome)]) for outcome in product(range(k), repeat=3)]
         observed = weights[ranks - 1]
         share = np.mean(np.array(sums) >= observed.sum())
         tail = rank_methods.tail_of_sum(observed, thresholds / k)
@@ -160,11 +160,11 @@ def test_the_law_of_sums_is_exact():
 def test_p_values_of_claims_meet_the_bounds_and_claims_that_are_not_clear_are_refused():
     ranks = np.minimum(np.random.default_rng(2).geometric(0.2, 100), 1000)
     for rule in RankRule:
-        given = [1] if rule is RankRule.SINGLE else ranks
-        shown = bound(given, 1000, rule=rule)
-        known = {"ranks": given, "num_candidates": 1000, "rule": rule, "delta": DELTA}
+        rule_ranks = [1] if rule is RankRule.SINGLE else ranks
+        shown = bound(rule_ranks, 1000, rule=rule)
+        arguments = {"ranks": rule_ranks, "num_candidates": 1000, "rule": rule, "delta": DELTA}
         for change, is_refuted in ((-0.05, True), (0.05, False)):
-            p_value = assess_claim_from_ranks(**known, epsilon=shown + change).p_value
+            p_value = assess_claim_from_ranks(**arguments, epsilon=shown + change).p_value
             assert (p_value < 0.05) is is_refuted
     for claim, words in (
         ({}, "give the claim"),
@@ -230,6 +230,6 @@ TWO = {"ranks": [1, 2]}
     (EXACT | {"mechanism": SAMPLED.under("substitute"), "num_candidates": 10**8}, "random subset"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(options, words):
-    known = {"ranks": [1], "num_candidates": 10, "delta": DELTA}
+    defaults = {"ranks": [1], "num_candidates": 10, "delta": DELTA}
     with pytest.raises(InputError, match=words):
-        estimate_epsilon_from_ranks(**known | options)
+        estimate_epsilon_from_ranks(**defaults | options)

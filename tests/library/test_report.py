@@ -51,12 +51,12 @@ from dpcanary.workflow.figure_files import FigureRules
 
 
 def headline(**changes: object) -> Headline:
-    known = {
+    fields = {
         **{"training": "DP-SGD.", "attack": "1,000 models with the gradient canary"},
         **{"adjacency": "substitute", "delta": 1e-5, "significance": 0.05, "shown": 8.919},
         **{"assumption": "the curve is Gaussian", "substitute": 9.991, "add_remove": 4.371},
     }
-    return Headline(**known | changes)
+    return Headline(**fields | changes)
 
 
 CRAFTED = {"attack": "1,000 models with a crafted gradient (gradient canary)"}
@@ -332,10 +332,12 @@ def _experiment_after(
         )  # fmt: skip
         record_looks(folder, experiment)
         (folder / "experiment.json").write_text(experiment.to_json())
-        known = {"canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": 2.0}
-        known |= {"threshold_rule": "combined", "epsilon_lower": 1.0, "assumption": "a curve"}
+        fields = {"canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": 2.0}
+        fields |= {"threshold_rule": "combined", "epsilon_lower": 1.0, "assumption": "a curve"}
         rows = [
-            row(**known, audit=name, origin=product.origin, num_runs=runs[name], configuration=name)
+            row(
+                **fields, audit=name, origin=product.origin, num_runs=runs[name], configuration=name
+            )
             for name, product in zip("ab", Products(experiment).summary(["a", "b"]), strict=True)
         ]
         write_table(folder / "summary.tsv", pd.DataFrame(rows))
@@ -433,7 +435,7 @@ def test_the_overview_shows_what_is_finite():
         [axes] = [axes for axes in figure.axes if axes.patches]
         assert [bar.get_width() for bar in axes.patches] == [width, 0.0, 0.5]
         assert [text.get_text() for text in axes.texts] == [text, "0.00", "0.50"]
-        # Of the second row both marks, of the third that of its own adjacency.
+        # The second row has both marks, the third only that of its own adjacency.
         assert len(axes.collections) == 3
     assert "shown by attack: epsilon is at least this" in legend(figure)
     of_means = draw_overview(table.assign(proof="simulated", bounds=[2, 1, 1]))

@@ -223,8 +223,8 @@ def test_a_row_has_the_numbers_of_one_valid_bound_and_an_absent_audit_is_named()
     columns = ["threshold_rule", "conversion", "is_valid", "epsilon"]
     rules = [("in_sample", "gdp", False, 9.125), ("combined", "gdp", True, 7.5)]
     rules.append(("combined", "subsampled_gaussian", True, 8.25))
-    known = {"audit": "x", "num_runs": 2000, "accounted": 10.0, "minutes": 0.5}
-    bounds = pd.DataFrame(rules, columns=columns).assign(**known)
+    fields = {"audit": "x", "num_runs": 2000, "accounted": 10.0, "minutes": 0.5}
+    bounds = pd.DataFrame(rules, columns=columns).assign(**fields)
     said = {"audit": "x", "models": 2000, "of": "some", "theirs": "9", "differs": "data"}
     line = "`name`: some|2,000|10.00|9.12|**8.25**|9|< 1|data"
     assert row("name", said, bounds) == tuple(line.split("|"))

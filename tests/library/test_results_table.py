@@ -36,7 +36,7 @@ from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.workflow.endings import print_failure, print_success
 
 
-def one(epsilon: float, **changes: object) -> dict[str, object]:
+def bound(epsilon: float, **changes: object) -> dict[str, object]:
     base = {"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0, **changes}
     return row(**base, epsilon_lower=epsilon, assumption="independence; a curve")
 
@@ -74,16 +74,16 @@ def test_what_models_have_learnt_is_the_mean_over_repeats_at_the_last_step():
 def test_bounds_are_averaged_and_none_is_picked():
     summary = pd.DataFrame(
         [
-            one(2.0, repeat=0),
-            one(4.0, repeat=1),
-            one(9.0, repeat=0, threshold_rule="in_sample"),  # not valid
-            one(9.0, repeat=0, conversion="direct"),
-            one(9.0, repeat=0, step=100),  # before the last step
-            one(9.0, repeat=0, num_runs=100, num_looks=2),  # before the last look
+            bound(2.0, repeat=0),
+            bound(4.0, repeat=1),
+            bound(9.0, repeat=0, threshold_rule="in_sample"),  # not valid
+            bound(9.0, repeat=0, conversion="direct"),
+            bound(9.0, repeat=0, step=100),  # before the last step
+            bound(9.0, repeat=0, num_runs=100, num_looks=2),  # before the last look
         ]
     )
-    [found] = results.results_table(summary).to_dict("records")
-    assert found == {
+    [record] = results.results_table(summary).to_dict("records")
+    assert record == {
         "audit": "gradient-1.0-2.0", "canary": "gradient", "adjacency": "substitute", "audits": 1,
         "rule": "simultaneous", "conversion": "gdp", "conversions": 2,
         "assumption": "independence; a curve", "proof": "proven", "shown": 3.0, "bounds": 2,
@@ -91,11 +91,11 @@ def test_bounds_are_averaged_and_none_is_picked():
         "add_remove": 4.4, "substitute": 10.0, "delta": 1e-5, "significance": 0.05,
     }  # fmt: skip
     # Seeds and slots of a set-up are one row.
-    seeds = [one(5.0, audit=f"a{seed}", seed=seed, configuration="same") for seed in range(3)]
-    slots = [one(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
-    found = results.results_table(pd.DataFrame(seeds + slots))
-    assert found[["audit", "shown"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
-    lines = [" ".join(line.split()) for line in results.results_lines(found, Path("x"))]
+    seeds = [bound(5.0, audit=f"a{seed}", seed=seed, configuration="same") for seed in range(3)]
+    slots = [bound(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
+    table = results.results_table(pd.DataFrame(seeds + slots))
+    assert table[["audit", "shown"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
+    lines = [" ".join(line.split()) for line in results.results_lines(table, Path("x"))]
     assert [line for line in lines if line.startswith("a0 and 2 more gradient")]
     assert not [line for line in lines if line.startswith("b and")]
 
@@ -104,13 +104,13 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
     """For the audited adjacency: one of membership is compared with the add/remove epsilon."""
     name = "gradient-1.0-2.0"
     for rows, alarm in (
-        ([one(10.5), one(9.5, canary="natural")], f"{name}; 1 of 2 bounds"),
+        ([bound(10.5), bound(9.5, canary="natural")], f"{name}; 1 of 2 bounds"),
         # Also where their mean is below.
-        ([one(10.5, repeat=0), one(8.0, repeat=1)], f"{name} (1 of 2 bounds); 1 of 2 bounds"),
-        ([one(4.5, adjacency="add_remove")], f"{name}; 1 of 1 bounds"),
-        ([one(4.5, adjacency="zero_out")], f"{name}; 1 of 1 bounds"),
-        ([one(9.5)], None),
-        ([one(4.3, adjacency="zero_out")], None),
+        ([bound(10.5, repeat=0), bound(8.0, repeat=1)], f"{name} (1 of 2 bounds); 1 of 2 bounds"),
+        ([bound(4.5, adjacency="add_remove")], f"{name}; 1 of 1 bounds"),
+        ([bound(4.5, adjacency="zero_out")], f"{name}; 1 of 1 bounds"),
+        ([bound(9.5)], None),
+        ([bound(4.3, adjacency="zero_out")], None),
     ):
         table = results.results_table(pd.DataFrame(rows))
         alarms = [*results.above_in_words(table)]
@@ -127,7 +127,9 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
 
 
 def test_a_summary_in_words():
-    table = results.results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
+    table = results.results_table(
+        pd.DataFrame([bound(5.0), bound(3.0, audit="b", canary="natural")])
+    )
     for changes, number, is_mean in (
         ({}, 1, False), ({"bounds": 5}, 1, True), ({"shown": [0.0, 1.0]}, 0, False)
     ):  # fmt: skip
@@ -141,7 +143,11 @@ def test_a_summary_in_words():
 
 
 def test_rules_without_a_row_are_named():
-    rows = [one(5.0), one(6.0, threshold_rule="in_sample", is_valid=False), one(4.0, audit="b")]
+    rows = [
+        bound(5.0),
+        bound(6.0, threshold_rule="in_sample", is_valid=False),
+        bound(4.0, audit="b"),
+    ]
     left_out = "Left out, as not valid: in_sample; summary.tsv has the numbers."
     for shown, expected in ((rows, [left_out]), ([rows[0], rows[2]], [])):
         summary = pd.DataFrame(shown)
@@ -150,9 +156,9 @@ def test_rules_without_a_row_are_named():
 
 
 def test_what_may_be_stated_comes_first():
-    """Of the first bound, whatever its size; of a mean of several, nothing."""
-    first = one(5.009, delta=1e-6, significance=0.01)
-    largest = one(9.0, audit="b", canary="natural")
+    """The first bound may be stated, whatever its size; a mean of several may not."""
+    first = bound(5.009, delta=1e-6, significance=0.01)
+    largest = bound(9.0, audit="b", canary="natural")
     sentence = (
         "You may state: epsilon of the mechanism of gradient-1.0-2.0 is at least 5.00 under"
         " substitute adjacency at delta 1e-06, with 99 % confidence, if independence, and if a"
@@ -161,26 +167,29 @@ def test_what_may_be_stated_comes_first():
     for rows, text in (
         ([first], sentence),
         ([first, largest], f"{sentence} Another single valid bound may be stated"),
-        ([one(5.0, repeat=0), one(6.0, repeat=1)], "The numbers are means of several bounds: none"),
-        ([one(0.0)], "Nothing can be stated: the bound is 0"),
-        ([one(9.0, is_valid=False)], "No rule is valid, so nothing may be stated; the numbers"),
-        ([one(10.5)], "Before this is explained, do not state: epsilon of the mechanism of gra"),
+        (
+            [bound(5.0, repeat=0), bound(6.0, repeat=1)],
+            "The numbers are means of several bounds: none",
+        ),
+        ([bound(0.0)], "Nothing can be stated: the bound is 0"),
+        ([bound(9.0, is_valid=False)], "No rule is valid, so nothing may be stated; the numbers"),
+        ([bound(10.5)], "Before this is explained, do not state: epsilon of the mechanism of gra"),
     ):
         table = results.results_table(pd.DataFrame(rows))
         assert results.stated(table).startswith(text)
         assert results.results_lines(table, Path("x"))[0].startswith(text[:50])
     for shown, is_said in ((0.0, False), (0.5, True)):
-        table = results.results_table(pd.DataFrame([first, one(shown, audit="b")]))
+        table = results.results_table(pd.DataFrame([first, bound(shown, audit="b")]))
         assert ("Another single" in results.stated(table)) is is_said
 
 
 def test_each_rule_has_a_row_by_its_first_conversion():
     """Rules without the Gaussian family have rows, and conversions are not averaged."""
     rows = [
-        one(2.0, threshold_rule="steinke", conversion="direct"),
-        one(3.0),
-        one(4.0, audit="b", conversion="direct"),
-        one(8.0, audit="b", conversion="subsampled_gaussian"),
+        bound(2.0, threshold_rule="steinke", conversion="direct"),
+        bound(3.0),
+        bound(4.0, audit="b", conversion="direct"),
+        bound(8.0, audit="b", conversion="subsampled_gaussian"),
     ]
     table = results.results_table(pd.DataFrame(rows))
     assert table[["rule", "conversion", "shown"]].to_numpy().tolist() == [
@@ -206,10 +215,10 @@ def test_the_command_prints_the_table(tmp_path):
 
     table, text = results.read_results(written(tmp_path)), printed(str(tmp_path))
     lines = text.splitlines()
-    for found in table.itertuples():
-        start = re.compile(rf"{re.escape(found.audit)} .* {found.rule} ")
+    for record in table.itertuples():
+        start = re.compile(rf"{re.escape(record.audit)} .* {record.rule} ")
         [line] = [line for line in lines if start.match(line)]
-        assert f" {floor(100 * found.shown) / 100:.2f} " in line
+        assert f" {floor(100 * record.shown) / 100:.2f} " in line
         assert line.endswith("  a,b")
     # The state of the rules' proofs is among the conditions, once.
     proofs = "\nHow the validity of the rules is known: simultaneous (proven)"
@@ -227,8 +236,8 @@ def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
     experiment = parse_experiment({"experiment": "e", "delta": 1e-5, "audits": audits})
     (tmp_path / "experiment.json").write_text(experiment.to_json())
     products = Products(experiment).summary(["a"])
-    rows = [one(1.0, audit=product.name, origin=product.origin) for product in products]
-    foreign = one(1.0, audit="foreign", origin="summary/foreign:0123456789abcdef")
+    rows = [bound(1.0, audit=product.name, origin=product.origin) for product in products]
+    foreign = bound(1.0, audit="foreign", origin="summary/foreign:0123456789abcdef")
     write_table(tmp_path / "summary.tsv", pd.DataFrame(rows))
     assert len(results.read_results(tmp_path)) == len(products) == 2
     for wrong in (rows[:1], rows[1:], [*rows, foreign]):
@@ -239,7 +248,7 @@ def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
 
 def test_a_notebook_rounds_to_the_safe_side(tmp_path):
     """What is shown is rounded down, and what is accounted up."""
-    row_of = one(3.009, epsilon_upper_add_remove=4.401, epsilon_upper_substitute=9.121)
+    row_of = bound(3.009, epsilon_upper_add_remove=4.401, epsilon_upper_substitute=9.121)
     write_table(tmp_path / "summary.tsv", pd.DataFrame([row_of]))
     cells = re.findall(r"<td>([^<]*)</td>", AuditResults(tmp_path)._repr_html_())
     assert cells[:5] == ["gradient", "1000", "3.00", "4.41", "9.13"]
@@ -384,7 +393,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
         record_looks(tmp_path, experiment)
         (tmp_path / "experiment.json").write_text(experiment.to_json())
         [product] = Products(experiment).summary(["a"])
-        row = one(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
+        row = bound(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
         write_table(tmp_path / "summary.tsv", pd.DataFrame([row]))
         return "\n".join(results.results_lines(results.read_results(tmp_path), tmp_path))
 

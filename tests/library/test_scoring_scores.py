@@ -65,7 +65,7 @@ CANARIES = {
 
 
 def scores_of(kind: str, observe: str, observations: np.ndarray, adjacency: str) -> np.ndarray:
-    """Of a result with given observations, without training, of five runs and two slots."""
+    """Score given observations of five runs and two slots, without training."""
     return scoring.ensemble_scores(EnsembleResult(
         dpsgd=DPSGD(1.0, 1.0, 0.1, (1, 3), adjacency=adjacency), observe=Observation(observe),
         canaries=CanarySet(tuple(CANARIES[kind]), target_labels=(1, 0)), runs=np.arange(5),

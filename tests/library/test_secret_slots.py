@@ -56,8 +56,8 @@ AUDIT = {
 
 
 def experiment_of(settings: dict[str, object] | None = None, **changes: object) -> Experiment:
-    known = {"experiment": "e", "delta": DELTA, "audits": {"a": {**AUDIT, **changes}}}
-    return parse_experiment({**known, **(settings or {})})
+    config = {"experiment": "e", "delta": DELTA, "audits": {"a": {**AUDIT, **changes}}}
+    return parse_experiment({**config, **(settings or {})})
 
 
 def drawn(experiment: Experiment, folder: Path, cuts: Sequence[int] = ()) -> list[Path]:
@@ -90,14 +90,14 @@ def naive_ranks(losses: np.ndarray, worlds: np.ndarray) -> np.ndarray:
 
 
 def test_values_are_uniform_and_depend_on_seed_run_and_slot_alone():
-    known = {"seed": 3, "purpose": 32, "num_candidates": 300}
-    values = drawn_values(range(200), num_slots=50, **known)
+    options = {"seed": 3, "purpose": 32, "num_candidates": 300}
+    values = drawn_values(range(200), num_slots=50, **options)
     assert values.shape == (200, 50)
     counts = np.bincount(values.ravel(), minlength=300)
     assert chisquare(counts).pvalue > 0.001
-    np.testing.assert_array_equal(drawn_values([7, 3], num_slots=9, **known), values[[7, 3], :9])
+    np.testing.assert_array_equal(drawn_values([7, 3], num_slots=9, **options), values[[7, 3], :9])
     for other in ({"seed": 4}, {"purpose": 33}):
-        others = drawn_values(range(200), num_slots=50, **known | other)
+        others = drawn_values(range(200), num_slots=50, **options | other)
         assert (others == values).mean() < 0.02
 
 
@@ -168,9 +168,9 @@ def test_the_table_has_the_bounds_of_the_ranks_of_each_repeat(tmp_path):
     assert {*fewer["num_runs"]} == {1, 3}
     for row in [*table.to_dict("records"), *fewer.to_dict("records")]:
         ranks = scores.scores[row["repeat"], : row["num_runs"], :, [2, 4].index(row["step"])]
-        known = {"rule": row["threshold_rule"], "conversion": row["conversion"]}
+        options = {"rule": row["threshold_rule"], "conversion": row["conversion"]}
         own = estimate_epsilon_from_ranks(
-            ranks=ranks.ravel(), num_candidates=5, delta=DELTA, significance=0.1, **known
+            ranks=ranks.ravel(), num_candidates=5, delta=DELTA, significance=0.1, **options
         )
         for name in ("epsilon_lower", "exposure", "proof", "is_valid", "assumption"):
             assert row[name] == getattr(own, name)
@@ -180,9 +180,9 @@ def test_the_table_has_the_bounds_of_the_ranks_of_each_repeat(tmp_path):
 
 
 def test_one_secret_has_the_rule_for_it(tmp_path):
-    one = {"num_slots": 1, "num_runs": 1, "num_candidates": 1_000, "noise_multiplier": 0.1}
+    audit = {"num_slots": 1, "num_runs": 1, "num_candidates": 1_000, "noise_multiplier": 0.1}
     settings = {"rank_rules": ["single"], "conversions": ["direct"]}
-    [shown] = estimated(experiment_of(settings, **one), tmp_path)["epsilon_lower"]
+    [shown] = estimated(experiment_of(settings, **audit), tmp_path)["epsilon_lower"]
     assert shown == pytest.approx(np.log(0.05 * 999 / 0.95), abs=0.01)  # ranked first
 
 
@@ -212,7 +212,7 @@ RULES = ["count", "bits", "mahloujifar", "steinke"]
 )
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_bounds_seldom_exceed_what_is_accounted(name, num_audits, tmp_path):
-    """Of a process that trains nothing, drawn, scored and estimated as the workflow does."""
+    """A process that trains nothing is drawn, scored and estimated as the workflow does."""
     conversion = "direct" if name in ("samples", "no signal") else "gdp"
     experiment = experiment_of(
         {"rank_rules": RULES, "conversions": [conversion]},
@@ -243,8 +243,8 @@ RECORDS = overlapping_classes(40, 5, 3)
 def test_a_run_trains_on_the_labels_that_it_has_drawn(make, targets, batches):
     """As a run without secrets does on records whose labels were changed beforehand."""
     torch.manual_seed(0)
-    module, known = make(), {"learning_rate": 0.7, "max_grad_norm": 0.5}
-    dpsgd = DPSGD(**known, noise_multiplier=0.8, record_steps=(6,), **batches)
+    module, options = make(), {"learning_rate": 0.7, "max_grad_norm": 0.5}
+    dpsgd = DPSGD(**options, noise_multiplier=0.8, record_steps=(6,), **batches)
     shared = {"module": module, "seed": 5, "observe": Observation.LOGITS, "device": CPU}
     shared |= {"initialisation": Initialisation.FIXED, "dpsgd": dpsgd}
     canaries = [InputCanary(RECORDS.features[target], 0, target) for target in targets]

@@ -17,12 +17,12 @@ from dpcanary.secrets.ranking import rank_of_truth
 TEMPLATE = "The code of customer {index} is {secret}."
 
 
-def guessing(secrets: Secrets, known: float = 0.0):
-    """A score that knows the secrets with an index below `known`, and nothing of the others."""
+def guessing(secrets: Secrets, num_known: float = 0.0):
+    """A score that knows the secrets with an index below `num_known`, and nothing of the others."""
 
     def score(candidates):
         noise = np.random.default_rng(candidates.index).random(len(candidates.values))
-        if candidates.index < known:
+        if candidates.index < num_known:
             noise[candidates.values.index(secrets.values[candidates.index])] = 2.0
         return noise
 
@@ -73,7 +73,7 @@ def test_candidates_of_a_sampler_are_drawn_by_it_before_training():
         return "rare" if generator.random() < 0.1 else "frequent"
 
     secrets = Secrets.draw(law, 50, num_candidates=20, seed=0)
-    others = [one for row in secrets.alternatives for one in row]
+    others = [value for row in secrets.alternatives for value in row]
     assert len(others) == 50 * 19
     # 950 draws: 5 standard deviations.
     assert abs(others.count("rare") / 950 - 0.1) < 5 * (0.09 / 950) ** 0.5
@@ -138,8 +138,8 @@ def test_texts_hold_each_secret_as_often_as_copies_say():
     inserted = secrets.insert(texts, copies=3)
     assert sorted(inserted) == sorted([*texts, *secrets.records() * 3])
     assert inserted == secrets.insert(texts, copies=3)
-    places = np.flatnonzero([text.startswith("The code") for text in inserted])
-    assert abs(places.mean() / len(inserted) - 0.5) < 5 * 0.29 / 90**0.5
+    indices = np.flatnonzero([text.startswith("The code") for text in inserted])
+    assert abs(indices.mean() / len(inserted) - 0.5) < 5 * 0.29 / 90**0.5
     for index, (record, value) in enumerate(zip(secrets.records(), secrets.values, strict=True)):
         assert record == f"The code of customer {index} is {value}."
     named = Secrets.draw(digits(4), 2, template="{name}: {secret} {{}}", names=["Ada", "Bob"])
@@ -164,7 +164,7 @@ def test_columns_of_tables_hold_the_secrets_in_their_rows():
 
 def test_ranks_exposures_and_bounds(tmp_path):
     secrets = Secrets.draw(digits(4), 40, num_candidates=1000, seed=0)
-    ranking = secrets.rank(guessing(secrets, known=30))
+    ranking = secrets.rank(guessing(secrets, num_known=30))
     assert (ranking.ranks[:30] == 1).all()
     assert ranking.exposures[:30] == pytest.approx(np.log2(1000))
     assert ranking.ranks[30:].min() > 1

@@ -125,7 +125,7 @@ def test_a_reference_removes_what_is_likely_in_any_case():
     model, reference = model_of("gpt2"), model_of("llama")
     candidates = Secrets.draw(digits(2), template="Code {secret}", seed=0).candidates(0)
     both = CausalLanguageModel(model, characters, reference=reference)(candidates)
-    alone = [CausalLanguageModel(one, characters)(candidates) for one in (model, reference)]
+    alone = [CausalLanguageModel(network, characters)(candidates) for network in (model, reference)]
     assert both == pytest.approx(alone[0] - alone[1])
     assert not CausalLanguageModel(model, characters, reference=model)(candidates).any()
 

@@ -38,12 +38,12 @@ def test_views_are_mirrored_crops_of_the_padded_image(mirrored, across, down, un
     word = mirrored << 31 | across << 16 | unused | down
     unmoved = 2**13 << 1 | 2**13 << 17  # the middle of nine shifts
     drawn = torch.tensor([[word, unmoved]] * 2)
-    found = augmented(torch.from_numpy(images), drawn).numpy()
+    views = augmented(torch.from_numpy(images), drawn).numpy()
     padded = np.pad(images, ((0, 0), (0, 0), (4, 4), (4, 4)), mode="reflect")
     top, left = (int(9 * fraction / 2**15) for fraction in (down, across))
     crop = padded[:, :, top : top + 6, left : left + 8]
-    np.testing.assert_array_equal(found[0], crop[..., ::-1] if mirrored else crop)
-    np.testing.assert_array_equal(found[1], images)
+    np.testing.assert_array_equal(views[0], crop[..., ::-1] if mirrored else crop)
+    np.testing.assert_array_equal(views[1], images)
 
 
 @settings(max_examples=12)
@@ -92,9 +92,9 @@ def test_gradients_are_averaged_over_views_before_they_are_clipped(name, is_clip
     norms = each[0].norm(dim=1)
     clip = float(norms.mean()) if is_clipped else math.inf
     assert not is_clipped or norms.min() < 0.99 * clip < 1.01 * clip < norms.max()
-    sums, known = torch.empty_like(parameters), {"loss": plain.CROSS_ENTROPY, "multiplicity": VIEWS}
+    sums, setup = torch.empty_like(parameters), {"loss": plain.CROSS_ENTROPY, "multiplicity": VIEWS}
     for vectorise in (False, True):
-        path = ModulePath(module, table, vectorise_runs=vectorise, **known)
+        path = ModulePath(module, table, vectorise_runs=vectorise, **setup)
         assert path.vectorises == vectorise
         path.clipped_sums(parameters, Batch(rows, weights, drawn), clip, sums)
         for run in range(2):
@@ -106,16 +106,16 @@ def test_an_ensemble_trains_on_views_whatever_the_shards():
     rng = np.random.default_rng(1)
     records = Records(rng.normal(size=(8, 3, SIDE, SIDE)).astype(np.float32), np.arange(8) % 3)
     module = nn.Sequential(nn.Conv2d(3, 4, 5), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(256, 3))
-    known = {"module": module, "records": records, "canary": GradientCanary(0, 0), "seed": 0}
+    options = {"module": module, "records": records, "canary": GradientCanary(0, 0), "seed": 0}
 
     def trained(runs: range, multiplicity: int) -> np.ndarray:
         dpsgd = DPSGD(0.5, 1.0, 0.3, (4,), sample_rate=0.7, augmentation_multiplicity=multiplicity)
-        return train_ensemble(**known, dpsgd=dpsgd, runs=runs, keep_parameters=True).parameters
+        return train_ensemble(**options, dpsgd=dpsgd, runs=runs, keep_parameters=True).parameters
 
     whole = trained(range(4), 2)
     np.testing.assert_array_equal(whole[2:], trained(range(2, 4), 2))
     assert not np.allclose(whole, trained(range(4), 0))
-    known |= {"records": Records(np.zeros((4, 6), np.float32), np.arange(4) % 2)}
+    options |= {"records": Records(np.zeros((4, 6), np.float32), np.arange(4) % 2)}
     with pytest.raises(InputError, match=r"is for images .*; the\s+records have shape \(6,\)"):
         trained(range(4), 2)
     check_augmented((1, 5, 5))

@@ -85,8 +85,8 @@ def test_poisson_batches_hold_the_sampled_records_that_the_world_trains_on(
     kind, adjacency, num_slots, rate, runs, step, seed
 ):
     """As weights, as lists, and as lists made for a GPU; a function of seed, run and step."""
-    known = {"dpsgd": replace(POISSON, sample_rate=rate, adjacency=adjacency), "seed": seed}
-    known |= {"kind": kind, "num_slots": num_slots}
+    options = {"dpsgd": replace(POISSON, sample_rate=rate, adjacency=adjacency), "seed": seed}
+    options |= {"kind": kind, "num_slots": num_slots}
     mask, threshold = np.empty((len(runs), N), np.float32), np.uint64(round(rate * 2**32))
     # Words, and thus samples, are those of a plain generator by another test.
     sample_mask(mask, threshold, philox_key(seed=seed), step, np.array(runs), 2)
@@ -98,13 +98,13 @@ def test_poisson_batches_hold_the_sampled_records_that_the_world_trains_on(
         substitute, canary_rows = adjacency is Adjacency.SUBSTITUTE, slice(N, N + num_slots)
         expected[:, canary_rows] = mask[:, targets] * (worlds == (1 if substitute else 0))
         expected[:, targets] = mask[:, targets] * (worlds == 0) * substitute
-    by_list = batches_for(runs, **known, shared=False)
+    by_list = batches_for(runs, **options, shared=False)
     rows_on_device, inserted_on_device = by_list._on_device(step)
     null = by_list.table.null
     assert null == N + (num_slots if kind == "input" else 0)
     listed, inserted_in_list = by_list.at(step)
     for batch, inserted in (
-        batches_for(runs, **known, shared=True).at(step),
+        batches_for(runs, **options, shared=True).at(step),
         (listed, inserted_in_list),
         (Batch(rows_on_device, (rows_on_device != null).float()), inserted_on_device),
     ):
@@ -134,14 +134,14 @@ def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.Mo
 def test_known_batches_cut_the_order_of_their_epoch(records, batch_size, seed, purpose, order):
     """In whatever order steps are asked for; what is left at the end of an epoch is not used."""
     assume(batch_size <= len(records))
-    known = KnownBatches(np.array(records), batch_size=batch_size, seed=seed, purpose=purpose)
+    batches = KnownBatches(np.array(records), batch_size=batch_size, seed=seed, purpose=purpose)
     per_epoch = len(records) // batch_size
     steps = [*range(3 * per_epoch)]
     order.shuffle(steps)
     for step in steps:
         epoch, piece = divmod(step, per_epoch)
         expected = generator(seed=seed, purpose=purpose, index=epoch).permutation(records)
-        assert np.array_equal(known.at(step), expected[batch_size * piece :][:batch_size])
+        assert np.array_equal(batches.at(step), expected[batch_size * piece :][:batch_size])
 
 
 def test_a_fixed_batch_holds_all_other_records_at_most() -> None:

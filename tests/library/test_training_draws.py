@@ -80,8 +80,8 @@ def plain_normals(
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
 def test_words_are_the_published_ones(counter, key, expected):
-    found = philox.words(*(np.uint32(c) for c in counter), *(np.uint32(k) for k in key))
-    assert tuple(int(word) for word in found) == expected
+    drawn = philox.words(*(np.uint32(c) for c in counter), *(np.uint32(k) for k in key))
+    assert tuple(int(word) for word in drawn) == expected
     assert tuple(int(word) for word in plain_words(counter, key)) == expected
 
 
@@ -92,8 +92,8 @@ def test_a_stream_is_the_child_of_its_purpose(seed, purpose, index):
     of_purpose = np.random.SeedSequence(seed).spawn(purpose + 1)[purpose]
     of_run = of_purpose.spawn(index + 1)[index]
     expected = np.random.Generator(np.random.SFC64(of_run)).random(4)
-    found = generator(seed=seed, purpose=purpose, index=index).random(4)
-    np.testing.assert_array_equal(found, expected)
+    draws = generator(seed=seed, purpose=purpose, index=index).random(4)
+    np.testing.assert_array_equal(draws, expected)
     if index == 0:
         assert generator(seed=seed, purpose=purpose).random() == expected[0]
 
@@ -118,16 +118,16 @@ def test_normals_are_box_muller_of_the_documented_words(
 ):
     """Each row depends on its own run alone, so it is the same beside any others."""
     values = np.random.default_rng(0).normal(size=(len(runs), width)).astype(np.float32)
-    found, turned = torch.from_numpy(values.copy()), torch.from_numpy(values[::-1].copy())
-    known = {"factor": factor, "scale": scale, "step": step, "purpose": purpose}
-    Noise(seed=seed).add(found, runs=torch.tensor(runs), **known)
-    Noise(seed=seed).add(turned, runs=torch.tensor(runs[::-1]), **known)
-    assert torch.equal(found, turned.flip(0))
+    noisy, turned = torch.from_numpy(values.copy()), torch.from_numpy(values[::-1].copy())
+    options = {"factor": factor, "scale": scale, "step": step, "purpose": purpose}
+    Noise(seed=seed).add(noisy, runs=torch.tensor(runs), **options)
+    Noise(seed=seed).add(turned, runs=torch.tensor(runs[::-1]), **options)
+    assert torch.equal(noisy, turned.flip(0))
     key = philox_key(seed=seed)
     for row, run in enumerate(runs):
         unit = plain_normals(width, key=key, step=step, run=run, purpose=purpose.value)
         expected = factor * values[row].astype(np.float64) + scale * unit
-        np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(noisy[row].numpy(), expected, rtol=1e-6, atol=2e-6)
 
 
 @settings(max_examples=25)
@@ -150,8 +150,8 @@ def test_samples_are_the_documented_words_below_the_rate(count, seed, step, runs
 def test_normals_are_standard_normal() -> None:
     """Moments are within 4.5 standard errors; tail frequencies pass binomial tests."""
     drawn = np.zeros((100, 4_000), np.float32)
-    known = {"factor": 0.0, "scale": 1.0, "runs": torch.arange(len(drawn)), "step": 0}
-    Noise(seed=SEED).add(torch.from_numpy(drawn), **known)
+    options = {"factor": 0.0, "scale": 1.0, "runs": torch.arange(len(drawn)), "step": 0}
+    Noise(seed=SEED).add(torch.from_numpy(drawn), **options)
     drawn = drawn.astype(np.float64)
     # For standard normal x, the variances of x, x^2, x^3 and x^4 are 1, 2, 15 and 96.
     for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
@@ -164,8 +164,8 @@ def test_normals_are_standard_normal() -> None:
 
 
 def worlds_of(assignment: str, runs: Sequence[int], num_slots: int, *, seed: int) -> NDArray:
-    known = {"runs": np.array(runs), "num_slots": num_slots, "seed": seed}
-    return assigned_worlds(WorldAssignment(assignment), **known)
+    options = {"runs": np.array(runs), "num_slots": num_slots, "seed": seed}
+    return assigned_worlds(WorldAssignment(assignment), **options)
 
 
 @settings(max_examples=40)

@@ -75,14 +75,14 @@ def test_units_are_dropped_with_their_share_and_the_others_scaled_up(dimensions,
     layer = KeyedDropout(p, dimensions)
     assert layer(x) is x
     with masks_drawn(layer, 8):
-        one, two = layer(x), layer(x)
+        first, second = layer(x), layer(x)
     with masks_drawn(layer, 8):
-        assert torch.equal(layer(x), one)
+        assert torch.equal(layer(x), first)
     with masks_drawn(layer, 9):
-        assert p == 1 or not torch.equal(layer(x), one)
-    kept = one != 0
-    torch.testing.assert_close(one[kept], (x / (1 - p))[kept])
-    assert p == 1 or not torch.equal(one, two)
+        assert p == 1 or not torch.equal(layer(x), first)
+    kept = first != 0
+    torch.testing.assert_close(first[kept], (x / (1 - p))[kept])
+    assert p == 1 or not torch.equal(first, second)
     groups = kept.flatten(kept.dim() - dimensions) if dimensions else kept.unsqueeze(-1)
     assert torch.equal(groups.all(dim=-1), groups.any(dim=-1))
     share, count = 1 - float(groups[..., 0].double().mean()), groups[..., 0].numel()
@@ -90,8 +90,8 @@ def test_units_are_dropped_with_their_share_and_the_others_scaled_up(dimensions,
 
 
 def trained(runs: object, module: nn.Module, **options: object):
-    known = {"records": TOKENS, "canary": CANARY, "dpsgd": SETTINGS, "seed": 9}
-    return train_ensemble(module=module, runs=runs, keep_parameters=True, **known, **options)
+    training = {"records": TOKENS, "canary": CANARY, "dpsgd": SETTINGS, "seed": 9}
+    return train_ensemble(module=module, runs=runs, keep_parameters=True, **training, **options)
 
 
 def test_masks_depend_on_seed_run_and_step_and_not_on_other_runs_or_parts_of_a_batch(monkeypatch):

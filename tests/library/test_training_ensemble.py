@@ -146,8 +146,8 @@ def test_divergence_names_the_first_run_its_step_and_the_rate_of_that_step(kind)
         learning_rate=lambda step: (3 - 0.01 * step) * 1e38, record_steps=(1, 4, 9, 40),
     )  # fmt: skip
     records, runs = replace(RECORDS, features=50.0 * RECORDS.features), range(20, 60)
-    known = {"records": records, "dpsgd": dpsgd, "seed": SEED}
-    training = Training(module=LINEAR, canaries=[CANARIES[kind]], **known)
+    options = {"records": records, "dpsgd": dpsgd, "seed": SEED}
+    training = Training(module=LINEAR, canaries=[CANARIES[kind]], **options)
     first = {
         run: next((step + 1 for step in range(40) if training.batch(run, step)), 41) for run in runs
     }
@@ -161,7 +161,7 @@ def test_divergence_names_the_first_run_its_step_and_the_rate_of_that_step(kind)
             f" learning_rate ({rate:g})"
         )
         with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-            train(these, canary=CANARIES[kind], **known)
+            train(these, canary=CANARIES[kind], **options)
 
 
 def test_global_random_states_and_threads_are_left_alone_and_do_not_matter() -> None:
@@ -406,10 +406,10 @@ def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
 )
 def test_defaults_are_the_documented_ones(canary: str, observe: str) -> None:
     dpsgd = replace(SETTINGS, record_steps=NUM_STEPS)  # the last step alone
-    known = {"module": LINEAR, "records": RECORDS, "canary": CANARIES[canary], "runs": 6, "seed": 5}
-    result = train_ensemble(**known, dpsgd=dpsgd)
-    known |= {"initialisation": "fixed", "worlds": "alternate", "observe": observe}
-    spelled_out = train_ensemble(**known, dpsgd=SETTINGS, device="cpu", rotate=True)
+    setup = {"module": LINEAR, "records": RECORDS, "canary": CANARIES[canary], "runs": 6, "seed": 5}
+    result = train_ensemble(**setup, dpsgd=dpsgd)
+    setup |= {"initialisation": "fixed", "worlds": "alternate", "observe": observe}
+    spelled_out = train_ensemble(**setup, dpsgd=SETTINGS, device="cpu", rotate=True)
     assert result.observations.tobytes() == spelled_out.observations[:, -1:].tobytes()
     assert result.parameters is None
     assert np.isnan(result.test_accuracy).all()
@@ -426,19 +426,19 @@ def test_runs_draw_their_own_start_with_weights_of_this_name() -> None:
 
 @pytest.mark.parametrize("model", ["linear 6", "tanh"])
 def test_runs_are_a_number_or_indices_and_numbers_of_any_type(model: str) -> None:
-    known = {"module": MODELS[model].module(3), "initialisation": "fixed"}
-    whole = train(4, test_records=RECORDS, **known)
+    options = {"module": MODELS[model].module(3), "initialisation": "fixed"}
+    whole = train(4, test_records=RECORDS, **options)
     assert (whole.runs.tolist(), whole.worlds.tolist()) == ([*range(4)], [[0], [1]] * 2)
     other = Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8))
     for runs in (np.int64(4), [*range(4)], np.arange(4), (run for run in range(4))):
-        assert_same_bits(train(runs, records=other, test_records=other, **known), whole)
+        assert_same_bits(train(runs, records=other, test_records=other, **options), whole)
 
 
 def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> None:
-    known = {"records": COUNTED_FROM_1, "test_records": RECORDS, "module": nn.Linear(6, 4)}
+    four_outputs = {"records": COUNTED_FROM_1, "test_records": RECORDS, "module": nn.Linear(6, 4)}
     few, canary = Records(FEATURES, LABELS % 2), InputCanary(FEATURES[0], 1, 4)
     one_output = {"records": few, "test_records": few, "module": nn.Linear(6, 1), "dpsgd": BINARY}
-    for of_kind in (known, one_output | {"canary": canary}):
+    for of_kind in (four_outputs, one_output | {"canary": canary}):
         assert np.isfinite(train(2, **of_kind).observations).all()
 
 
@@ -449,12 +449,12 @@ def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> Non
 def test_opacus_modules_are_unwrapped(name: str, initialisation: str) -> None:
     """Also modules that Opacus has used, and that remain in use afterwards."""
     features, labels = MODELS[name].features(N), torch.from_numpy(LABELS)
-    known = {"records": Records(features.numpy(), LABELS), "test_records": None}
-    known |= {"canary": CANARIES["coordinate"], "initialisation": initialisation}
+    options = {"records": Records(features.numpy(), LABELS), "test_records": None}
+    options |= {"canary": CANARIES["coordinate"], "initialisation": initialisation}
     wrapped, gradients = GradSampleModule(MODELS[name].module(3)), []
-    expected = train(4, module=MODELS[name].module(3), **known)
+    expected = train(4, module=MODELS[name].module(3), **options)
     for _ in range(2):
-        assert_same_bits(train(4, module=wrapped, **known), expected)
+        assert_same_bits(train(4, module=wrapped, **options), expected)
         wrapped.zero_grad()
         nn.functional.cross_entropy(wrapped(features), labels).backward()
         gradients.append([parameter.grad_sample.clone() for parameter in wrapped.parameters()])
@@ -462,4 +462,4 @@ def test_opacus_modules_are_unwrapped(name: str, initialisation: str) -> None:
         assert len(before) == N
         assert torch.equal(before, after)
     wrapped(features)  # without asking for a gradient
-    assert_same_bits(train(4, module=wrapped, **known), expected)
+    assert_same_bits(train(4, module=wrapped, **options), expected)

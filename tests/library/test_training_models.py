@@ -101,11 +101,11 @@ def test_pretrained_parameters_take_the_place_of_drawn_ones():
     settings = stage(model="mlp", hidden_sizes=[8])
     state, first = torch.random.get_rng_state(), flat(module_of(settings, **SHAPE))
     assert torch.equal(state, torch.random.get_rng_state())
-    given = np.linspace(-1, 1, len(first), dtype=np.float32)
-    assert np.array_equal(flat(module_of(settings, **SHAPE, pretrained=given)), given)
+    parameters = np.linspace(-1, 1, len(first), dtype=np.float32)
+    assert np.array_equal(flat(module_of(settings, **SHAPE, pretrained=parameters)), parameters)
     message = f"there are 7 pretrained parameters, and the module has {len(first)}"
     with pytest.raises(InputError, match=message):
-        module_of(settings, **SHAPE, pretrained=given[:7])
+        module_of(settings, **SHAPE, pretrained=parameters[:7])
 
 
 # Functions that a config may name.
@@ -122,8 +122,8 @@ def test_a_users_own_model_is_made_by_its_function():
     assert not torch.equal(own, flat(module_of(other, **SHAPE)))
     # Drawn by us, it is the perceptron of the same layers that a config may name.
     drawn = stage(model=f"{__name__}:own_perceptron", initial_weights="kaiming")
-    known = {"model": "mlp", "hidden_sizes": [8], "initialisation": "fixed"}
-    twin, plain = stage(**known, initial_weights="kaiming"), stage(**known)
+    options = {"model": "mlp", "hidden_sizes": [8], "initialisation": "fixed"}
+    twin, plain = stage(**options, initial_weights="kaiming"), stage(**options)
     drawn, twin, plain = (flat(module_of(of, **SHAPE)) for of in (drawn, twin, plain))
     assert torch.equal(drawn, twin)
     assert not torch.equal(drawn, plain)
@@ -173,8 +173,8 @@ NO_PRIVACY = {"canary": "loss", "adjacency": "add_remove", "noise_multiplier": 0
 
 
 def test_nothing_is_clipped_and_every_epsilon_is_infinite():
-    known = {"record_steps": (6,), "noise_multiplier": 0.0}
-    assert mechanism_of(stage(**NO_PRIVACY), **known).max_grad_norm == math.inf
+    options = {"record_steps": (6,), "noise_multiplier": 0.0}
+    assert mechanism_of(stage(**NO_PRIVACY), **options).max_grad_norm == math.inf
     sampled = {"sample_rate": 0.5, "record_steps": (3, 6), "canary_period": None}
     accounting = AccountingStage(**sampled, delta=1e-5)
     table = upper_bounds(accounting, noise_multiplier=0.0)
@@ -192,14 +192,14 @@ PRETRAINED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("known", "changes", "message"), [
+@pytest.mark.parametrize(("base", "changes", "message"), [
     ({}, {"model": "a:b", "hidden_sizes": [3]}, "hidden_sizes: .* do not use this key"),
     (NO_PRIVACY, {"max_grad_norm": 2.0}, r"audits\.one: max_grad_norm: .* do not use this key"),
     (PRETRAINED, {"canary": "worst_case", "dataset": None}, "do not use this key"),
 ])  # fmt: skip
-def test_keys_that_a_model_or_canary_does_not_use_are_refused(known, changes, message):
+def test_keys_that_a_model_or_canary_does_not_use_are_refused(base, changes, message):
     with pytest.raises(InputError, match=message):
-        stage(**known | changes)
+        stage(**base | changes)
 
 
 def pretrained_experiment(pretraining: dict[str, object], **changes: object) -> Experiment:
@@ -248,9 +248,9 @@ def test_runs_start_from_the_pretrained_model() -> None:
     still = stage(**PRETRAINED | {"learning_rate": 1e-12, "num_steps": 1})
     pretrained = pretrain(stage_of(), data=DATA, public=DATA.auxiliary, device=CPU)
     canary = InputCanary(DATA.private.features[0], 1, 0)
-    known = {"data": DATA, "canaries": [canary], "noise_multiplier": 1.0, "device": CPU}
-    known["pretrained"] = pretrained.parameters
-    shard = train_shard(still, runs=range(4), inputs={}, **known)
+    options = {"data": DATA, "canaries": [canary], "noise_multiplier": 1.0, "device": CPU}
+    options["pretrained"] = pretrained.parameters
+    shard = train_shard(still, runs=range(4), inputs={}, **options)
     np.testing.assert_allclose(shard.test_accuracy, pretrained.test_accuracy, atol=1e-6)
 
 
@@ -279,9 +279,11 @@ def test_records_of_the_audit_are_left_out_of_another_dataset(shape, tmp_path: P
     assert len(public) == 600 - left_out == len({*raw(public)})
     assert not {*raw(public)} & audited
     # Nothing else was left out, and labels belong to their features.
-    known = {tuple(row): label for row, label in zip(pixels.reshape(900, -1), labels, strict=True)}
+    label_of = {
+        tuple(row): label for row, label in zip(pixels.reshape(900, -1), labels, strict=True)
+    }
     for row, label in zip(raw(public), public.labels, strict=True):
-        assert known[row] == label
+        assert label_of[row] == label
 
 
 def test_only_copies_of_audited_records_are_left_out() -> None:
@@ -324,10 +326,10 @@ def test_audits_of_one_model_share_its_pretraining() -> None:
 
 def test_a_reference_that_diverges() -> None:
     features = 1e3 * np.random.default_rng(0).standard_normal((20, 5), np.float32)
-    known = {"module": perceptron(5, 32, nn.ReLU)(3), "initialisation": Initialisation.FIXED}
-    known |= {"records": Records(features, np.arange(20) % 3), "device": CPU}
+    options = {"module": perceptron(5, 32, nn.ReLU)(3), "initialisation": Initialisation.FIXED}
+    options |= {"records": Records(features, np.arange(20) % 3), "device": CPU}
     descent = DPSGD(0.0, float("inf"), 1e30, (20,))
     with pytest.raises(InputError, match=r"without clipping, diverged: lower learning_rate \(1e"):
-        train_reference(**known, dpsgd=descent)
+        train_reference(**options, dpsgd=descent)
     with pytest.raises(InputError, match=r"simulated training diverged: lower learning_rate \(1e"):
-        simulated_movement(**known, dpsgd=replace(descent, max_grad_norm=1e30), seed=0)
+        simulated_movement(**options, dpsgd=replace(descent, max_grad_norm=1e30), seed=0)

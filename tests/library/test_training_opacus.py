@@ -63,9 +63,9 @@ def test_runs_equal_opacus(model, num_slots, changed, opacus_noise):
         InputCanary((slot - 2.5) * features[target], slot, target)
         for slot, target in enumerate((5, 40, 0)[:num_slots])
     ]
-    known = {"module": module, "records": records, "dpsgd": dpsgd, "seed": SEED}
-    result = train_ensemble(canary=canaries, runs=RUNS, keep_parameters=True, **known)
-    training = Training(canaries=canaries, **known)
+    options = {"module": module, "records": records, "dpsgd": dpsgd, "seed": SEED}
+    result = train_ensemble(canary=canaries, runs=RUNS, keep_parameters=True, **options)
+    training = Training(canaries=canaries, **options)
     scales = {"noise_multiplier": dpsgd.noise_multiplier, "max_grad_norm": dpsgd.max_grad_norm}
     scales |= {"expected_batch_size": training.batch_size}
     loss = nn.BCEWithLogitsLoss() if dpsgd.loss is BINARY else nn.CrossEntropyLoss()

@@ -82,12 +82,12 @@ def test_samples_are_words_below_the_threshold_and_normals_the_hosts(kernels, de
 
 
 def test_there_may_be_no_runs_or_records_but_rows_have_no_gaps(kernels, device):
-    known = {"factor": 1.0, "scale": 1.0, "key": KEY, "step": 0, "purpose": Purpose.NOISE}
+    options = {"factor": 1.0, "scale": 1.0, "key": KEY, "step": 0, "purpose": Purpose.NOISE}
     for shape in ((0, 5), (2, 0)):
         runs = torch.arange(shape[0], device=device)
-        kernels.add_normals(torch.zeros(shape, device=device), runs=runs, **known)
+        kernels.add_normals(torch.zeros(shape, device=device), runs=runs, **options)
     with pytest.raises(AssertionError, match="rows"):
-        kernels.add_normals(torch.zeros(2, 6)[:, :5], runs=torch.arange(2), **known)
+        kernels.add_normals(torch.zeros(2, 6)[:, :5], runs=torch.arange(2), **options)
 
 
 @pytest.mark.parametrize(("tile", "num_warps"), [(32, 1), (512, 4)])

@@ -46,9 +46,11 @@ CANARIES = canaries_of(NUM_FEATURES)
 def is_used(**changed: Any) -> bool:
     """Whether the basis changes bits: it draws other noise."""
     records = changed.get("records", RECORDS)
-    known = {"module": nn.Linear(records.features.shape[1], NUM_CLASSES), "records": records}
-    known |= {"test_records": None, "canary": CANARIES["input"]}
-    plain, rotated = (train(range(4), rotate=rotate, **known | changed) for rotate in (False, True))
+    options = {"module": nn.Linear(records.features.shape[1], NUM_CLASSES), "records": records}
+    options |= {"test_records": None, "canary": CANARIES["input"]}
+    plain, rotated = (
+        train(range(4), rotate=rotate, **options | changed) for rotate in (False, True)
+    )
     return not np.array_equal(plain.observations, rotated.observations)
 
 

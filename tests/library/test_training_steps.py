@@ -205,8 +205,8 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     module, (records, test_records) = case.module(), case.records()
     count = sum(parameter.numel() for parameter in module.parameters())
     _, num_outputs = OUTPUTS[case.outputs]
-    known = {"module": module, "records": records, "seed": SEED}
-    training = Training(**known, canaries=(), dpsgd=case.mechanism(1.0))
+    options = {"module": module, "records": records, "seed": SEED}
+    training = Training(**options, canaries=(), dpsgd=case.mechanism(1.0))
     starts = {run: case.start(module, run) for run in RUNS}
     everyone = [training.record(row) for row in range(len(records))]
     norm = 0.9 * float(training.gradients(starts[RUNS[0]], everyone).norm(dim=1).median())
@@ -214,7 +214,7 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     halves, clip = case.num_slots == 2, dpsgd.max_grad_norm
     training = replace(training, dpsgd=dpsgd, canaries=canaries, halves=halves)
     result = train_ensemble(
-        **known, canary=canaries if case.num_slots > 1 else canaries[0], dpsgd=dpsgd, runs=RUNS,
+        **options, canary=canaries if case.num_slots > 1 else canaries[0], dpsgd=dpsgd, runs=RUNS,
         test_records=test_records, observe=case.observe, worlds="halves" if halves else None,
         initialisation=case.initialisation, device=device, keep_parameters=True,
     )  # fmt: skip

@@ -42,9 +42,9 @@ def train(
 ) -> EnsembleResult:
     records = some_records(next(module.parameters()).shape[1])
     start = "zeros" if isinstance(module, nn.Linear) else "fixed"
-    known = {"observe": "noisy_gradients", "runs": 6, "seed": 4, "initialisation": start}
+    defaults = {"observe": "noisy_gradients", "runs": 6, "seed": 4, "initialisation": start}
     return train_ensemble(
-        module=module, records=records, canary=canary, dpsgd=dpsgd, **known | options
+        module=module, records=records, canary=canary, dpsgd=dpsgd, **defaults | options
     )
 
 
@@ -95,7 +95,7 @@ def test_noisy_gradients_are_the_steps_of_the_parameters_and_score_by_their_dens
 
 
 def test_the_optimizer_has_no_part_in_them() -> None:
-    """Of a weight that no record moves; elsewhere the gradients are those of other models."""
+    """Only a weight that no record moves is compared; other gradients differ with the models."""
     plain, *others = (
         train(mechanism(optimizer=name)).observations for name in ("sgd", "momentum", "adam")
     )

@@ -65,7 +65,7 @@ def test_directions_are_disjoint_unit_vectors_onto_which_noise_is_projected(size
     largest = np.abs(matrix).max(axis=1)
     assert np.allclose(np.abs(matrix)[in_support], np.repeat(largest, in_support.sum(axis=1)))
     vector, sums = rng.normal(size=(2, sum(sizes))).astype(np.float32) * [[3.0], [1.0]]
-    parts, of_sums = (list(torch.tensor(one).float().split(sizes)) for one in (vector, sums))
+    parts, of_sums = (list(torch.tensor(array).float().split(sizes)) for array in (vector, sums))
     assert np.allclose(directions.project(parts), matrix @ vector, atol=1e-4)
     noise, tensors = 5 * vector - sums, np.cumsum([0, *sizes[:-1]])
     seen = directions.noise(parts, of_sums, scale=5.0)
@@ -77,10 +77,12 @@ def test_directions_are_disjoint_unit_vectors_onto_which_noise_is_projected(size
 
 
 def test_supports_and_signs_follow_the_seed_and_are_balanced_and_half_precision_is_changed():
-    one, same, other = (dense(Directions((2_000,), num_slots=40, seed=seed)) for seed in (1, 1, 2))
-    assert (one == same).all()
-    assert ((one != 0) == (other != 0)).mean() < 0.97
-    assert abs((one[one != 0] > 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(2_000)
+    matrix, same, other = (
+        dense(Directions((2_000,), num_slots=40, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert (matrix == same).all()
+    assert ((matrix != 0) == (other != 0)).mean() < 0.97
+    assert abs((matrix[matrix != 0] > 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(2_000)
     directions, amounts = Directions((400, 60), num_slots=20, seed=0), np.linspace(-3, 3, 20)
     tensors = [torch.zeros(size, dtype=torch.bfloat16) for size in (400, 60)]
     directions.add(tensors, amounts)
@@ -94,11 +96,11 @@ def test_canaries_take_part_by_coins_of_their_own(adjacency):
     assert abs(secrets.worlds.mean() - 0.5) < 4 * 0.5 / math.sqrt(4_000)
     steps = np.array([secrets.added(step, sample_rate=0.3) for step in range(40)])
     first = secrets.worlds == 0
-    taken = steps[:, first] != 0
-    error = math.sqrt(0.3 * 0.7 / taken.size)
-    assert abs(taken.mean() - 0.3) < 4 * error
+    sampled = steps[:, first] != 0
+    error = math.sqrt(0.3 * 0.7 / sampled.size)
+    assert abs(sampled.mean() - 0.3) < 4 * error
     # Independent from step to step.
-    assert abs((taken[1:] & taken[:-1]).mean() - 0.09) < 4 * math.sqrt(0.09 / taken.size)
+    assert abs((sampled[1:] & sampled[:-1]).mean() - 0.09) < 4 * math.sqrt(0.09 / sampled.size)
     again = Secrets(num_canaries=4_000, adjacency=adjacency, seed=5)
     assert (again.added(17, sample_rate=0.3) == steps[17]).all()
     assert (again.added(3, sample_rate=1.0) == secrets.sizes).all()
@@ -149,12 +151,12 @@ def seen(rng, steps: int, *, scale=1.0, batches=None, num_canaries: int = 20) ->
     )
 
 
-def shown(steps: int, *, num_canaries: int = 0, **known) -> StepsSeen:
+def shown(steps: int, *, num_canaries: int = 0, **fields) -> StepsSeen:
     """Steps of which nothing is known but what is given."""
     shapes = {"squares": (2,), "sums": (2,), "first": (2, 16), "along_sum": (), "batch_sizes": ()}
     nothing = {name: np.full((steps, *shape), math.nan) for name, shape in shapes.items()}
     nothing |= {"residuals": np.ones((steps, num_canaries)), "num_records": math.nan}
-    return StepsSeen(**nothing | {"sample_rates": np.full(steps, 0.2)} | known)
+    return StepsSeen(**nothing | {"sample_rates": np.full(steps, 0.2)} | fields)
 
 
 @pytest.mark.parametrize(("steps", "trainings"), [
@@ -165,9 +167,9 @@ def test_right_trainings_raise_alarms_at_most_at_their_level(steps, trainings):
     """The alarm may come at any step; the evidence in the end has a mean of at most 1."""
     seeds = map(np.random.default_rng, range(trainings))
     ends = [evidence(seen(rng, steps), level=0.05) for rng in seeds]
-    refuted = {0.05: np.array([one.finding is not None for one in ends])}
+    refuted = {0.05: np.array([end.finding is not None for end in ends])}
     refuted |= {
-        p: np.array([one.log_total >= -math.log(p) for one in ends]) for p in (0.5, 0.2, 0.01)
+        p: np.array([end.log_total >= -math.log(p) for end in ends]) for p in (0.5, 0.2, 0.01)
     }
     for level, wrong in refuted.items():
         assert wrong.mean() <= level + 3 * math.sqrt(level * (1 - level) / trainings)
@@ -203,13 +205,13 @@ def test_alternatives_of_batch_sizes_are_distributions(steps):
 
 def test_what_was_measured_is_counted_with_the_interval_of_the_noise_scale():
     steps = seen(np.random.default_rng(2), 7, batches=np.array([3.0, 5, 4, 6, 2, 9, 6]))
-    found, empty = Measured(), Measured()
-    found.add(steps, sizes=np.array([700, 50]))
+    filled, empty = Measured(), Measured()
+    filled.add(steps, sizes=np.array([700, 50]))
     products = steps.residuals[1:] * steps.residuals[:-1]
-    assert found.correlation == pytest.approx((products.mean(), 1 / math.sqrt(products.size)))
-    assert found.mean_batch_size == 5
-    found.clipped += 30, 120
-    assert found.share_clipped == 0.25
+    assert filled.correlation == pytest.approx((products.mean(), 1 / math.sqrt(products.size)))
+    assert filled.mean_batch_size == 5
+    filled.clipped += 30, 120
+    assert filled.share_clipped == 0.25
     assert all(map(math.isnan, (*empty.correlation, empty.mean_batch_size, empty.share_clipped)))
     # The squares over the variance are chi-squared with a degree for each number measured.
     whole = Measured(num_steps=4, squares=np.array([30.0, 8.0]), sizes=np.array([9.0, 2.0]))
@@ -341,20 +343,20 @@ def trained(
         sums = [torch.tensor(20 * rng.normal(size=s), dtype=torch.float32) for s in SHAPES.values()]
         noise = [torch.tensor(size * rng.normal(size=s)) for s in SHAPES.values()]
         noise = change(noise, size, rng, step, sums)
-        told = {"batch_size": float(batches(rng, step))}
-        step_of(recorder, sums=sums, noise=noise, scale=7.0, **told)
+        settings = {"batch_size": float(batches(rng, step))}
+        step_of(recorder, sums=sums, noise=noise, scale=7.0, **settings)
     return recorder
 
 
-def step_of(recorder, *, sums=None, noise=SIGMA * NORM, scale=1.0, **told) -> Recorder:
+def step_of(recorder, *, sums=None, noise=SIGMA * NORM, scale=1.0, **settings) -> Recorder:
     """One step, with this noise of each tensor or of all, or with new noise of this size."""
-    told = {"noise_multiplier": SIGMA, "max_grad_norm": NORM, "sample_rate": RATE} | told
+    settings = {"noise_multiplier": SIGMA, "max_grad_norm": NORM, "sample_rate": RATE} | settings
     sums = sums or full(1.0)
     if isinstance(noise, np.ndarray):
         noise = torch.tensor(noise).float().split([part.numel() for part in sums])
     elif isinstance(noise, float):
         noise = [noise * torch.randn(part.shape) for part in sums]
-    recorder.before_noise(sums, StepSettings(**told))
+    recorder.before_noise(sums, StepSettings(**settings))
     noisy = [part + more.view_as(part) for part, more in zip(sums, noise, strict=True)]
     recorder.after_noise([(part / (scale or 1.0)).float() for part in noisy], scale=scale)
     return recorder
@@ -416,25 +418,27 @@ def test_a_right_training_proves_much_and_raises_no_alarm():
     recorder.directions.add(moved, -recorder._secrets.sizes)  # optimizers go against the gradient
     recorder.starts_from(full(0.0))
     recorder.ends_with(moved)
-    found = recorder.result(**ASKED)
-    assert found.alarm is None
-    assert np.allclose(found.scores["last_model"].world0, 1, atol=1e-5)
+    result = recorder.result(**ASKED)
+    assert result.alarm is None
+    assert np.allclose(result.scores["last_model"].world0, 1, atol=1e-5)
     # A canary is in each update of 60 slots: weaker than the truth, stronger than nothing.
-    assert 1 < found.epsilon_lower < found.accounted.substitute
-    known, summed = (
-        found.bounds.query(f"threat_model == '{name}' and rule == 'combined'").epsilon_lower.item()
+    assert 1 < result.epsilon_lower < result.accounted.substitute
+    others_known, summed = (
+        result.bounds.query(f"threat_model == '{name}' and rule == 'combined'").epsilon_lower.item()
         for name in ("all_updates_known", "all_updates")
     )
-    assert summed < known == found.epsilon_lower
-    scale, low, high = found.measured.noise_scale()
+    assert summed < others_known == result.epsilon_lower
+    scale, low, high = result.measured.noise_scale()
     assert low < min(1, scale) <= max(1, scale) < high < low + 0.02
-    assert str(found).split("\n")[-1].startswith("alarm: none")
-    assert found.summary.epsilon_upper_substitute.item() == found.accounted.substitute
+    assert str(result).split("\n")[-1].startswith("alarm: none")
+    assert result.summary.epsilon_upper_substitute.item() == result.accounted.substitute
     # The rule is proven for who knows the other records alone.
-    unproven = {(one.threat_model, one.dependence) for one in found.all_bounds if not one.is_proven}
+    unproven = {
+        (bound.threat_model, bound.dependence) for bound in result.all_bounds if not bound.is_proven
+    }
     assert unproven == {(name, "if noise is independent") for name in ("all_updates", "last_model")}
-    assert " ".join(str(found).split()).count(", not proven") == 2
-    assert found._repr_html_() == f"{found.bounds.to_html(index=False)}<pre>{found}</pre>"
+    assert " ".join(str(result).split()).count(", not proven") == 2
+    assert result._repr_html_() == f"{result.bounds.to_html(index=False)}<pre>{result}</pre>"
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
@@ -455,11 +459,11 @@ def test_a_sum_that_is_not_finite_ends_watching_and_leaves_a_result(value, is_se
     step_of(recorder, sums=(later := full(1.0)))  # without canaries, and not recorded
     assert all((part == 1).all() for part in later)
     recorder.ends_with(later)
-    found = recorder.result(**ASKED)
-    assert (found.num_steps, found.end, found.alarm) == (9, recorder.alarm, recorder.alarm)
-    assert {*found.scores} == {"all_updates_known", "all_updates"}
-    assert all(np.isfinite(scores.world0).all() for scores in found.scores.values())
-    assert "step 10" in " ".join(str(found).split())
+    result = recorder.result(**ASKED)
+    assert (result.num_steps, result.end, result.alarm) == (9, recorder.alarm, recorder.alarm)
+    assert {*result.scores} == {"all_updates_known", "all_updates"}
+    assert all(np.isfinite(scores.world0).all() for scores in result.scores.values())
+    assert "step 10" in " ".join(str(result).split())
     assert _loaded(recorder).end == recorder.end
 
 
@@ -481,8 +485,11 @@ def test_settings_out_of_range_are_refused_at_first_and_end_watching_later(name,
 def test_bounds_keep_their_significance_and_use_most_of_the_truth(audits):
     """Audits of 40 steps: at most 5 % and 3 Monte-Carlo errors lie above."""
     recorders = (trained(seed=seed, steps=40, num_canaries=300) for seed in range(audits))
-    found = [recorder.result(**ASKED) for recorder in recorders]
-    bounds, truth = np.array([one.epsilon_lower for one in found]), found[0].accounted.substitute
+    results = [recorder.result(**ASKED) for recorder in recorders]
+    bounds, truth = (
+        np.array([result.epsilon_lower for result in results]),
+        results[0].accounted.substitute,
+    )
     assert (bounds > truth).mean() <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / audits)
     assert bounds.mean() > 0.6 * truth
 
@@ -491,11 +498,11 @@ def test_bounds_keep_their_significance_and_use_most_of_the_truth(audits):
 def test_the_other_adjacencies_are_audited_against_their_own_epsilon(adjacency):
     # With so few canaries, all audits have as many in each world, and one null distribution.
     audits = [trained(seed=seed, adjacency=adjacency, num_canaries=38) for seed in range(8)]
-    found = [audit.result(**ASKED) for audit in audits]
-    truth = found[0].accounted.add_remove
-    assert 0.25 * truth < np.mean([one.epsilon_lower for one in found]) < truth
-    assert all(one.summary.adjacency.item() == adjacency for one in found)
-    assert sum(one.p_value < 0.01 for one in found) <= 1
+    results = [audit.result(**ASKED) for audit in audits]
+    truth = results[0].accounted.add_remove
+    assert 0.25 * truth < np.mean([result.epsilon_lower for result in results]) < truth
+    assert all(result.summary.adjacency.item() == adjacency for result in results)
+    assert sum(result.p_value < 0.01 for result in results) <= 1
 
 
 def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
@@ -505,10 +512,12 @@ def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
     fresh.load_state_dict(correlated(seed=2, steps=11).state_dict())
     fresh = correlated(seed=2, start=11, recorder=fresh)
     for whole, parts in ((trained(seed=3, steps=70), resumed), (correlated(seed=2), fresh)):
-        one, other = (recorder.result(**ASKED) for recorder in (whole, parts))
-        assert one.epsilon_lower == other.epsilon_lower
-        assert one.measured.noise_scale() == pytest.approx(other.measured.noise_scale(), rel=1e-12)
-        assert one.phases == other.phases
+        expected, other = (recorder.result(**ASKED) for recorder in (whole, parts))
+        assert expected.epsilon_lower == other.epsilon_lower
+        assert expected.measured.noise_scale() == pytest.approx(
+            other.measured.noise_scale(), rel=1e-12
+        )
+        assert expected.phases == other.phases
         assert whole._evidence.log_total == pytest.approx(parts._evidence.log_total, abs=1e-4)
 
 
@@ -521,13 +530,13 @@ def _loaded(recorder: Recorder) -> Recorder:
 def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
     path = tmp_path / "watched.npz"
     trained(seed=4, steps=30, journal=path).result(**ASKED)
-    found = trained(seed=4, start=30, steps=60, journal=path).result(**ASKED)
-    assert found.num_steps == 60
+    result = trained(seed=4, start=30, steps=60, journal=path).result(**ASKED)
+    assert result.num_steps == 60
     whole = trained(seed=4, steps=60).result(**ASKED)
-    assert (found.scores["all_updates"].world0 == whole.scores["all_updates"].world0).all()
-    assert found.earlier_looks == (30,)
+    assert (result.scores["all_updates"].world0 == whole.scores["all_updates"].world0).all()
+    assert result.earlier_looks == (30,)
     read = read_watched(path, **ASKED)
-    assert (read.epsilon_lower, str(read)) == (found.epsilon_lower, str(found))
+    assert (read.epsilon_lower, str(read)) == (result.epsilon_lower, str(result))
     done = CliRunner().invoke(app, ["report", str(path), "--delta", "1e-5"])
     assert done.exit_code == 0, done.output
     report = path.with_suffix(".html").read_text()
@@ -538,7 +547,7 @@ def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
     assert "watched.npz" in sections["Made"]
     assert sha256_of_file(path) in sections["Made"]
     # The condition of a look is beside the bound wherever it is printed.
-    for text in (report, str(found), found.summary["assumption"].item()):
+    for text in (report, str(result), result.summary["assumption"].item()):
         assert "the number of steps was not chosen by looking at steps 30" in " ".join(text.split())
 
 
@@ -566,8 +575,8 @@ def changed_in_place() -> None:
 
 
 def correlated_with(**options) -> CorrelatedRecorder:
-    told = {"strategy": STRATEGY, "num_steps": TOTAL, "noise_multiplier": SIGMA}
-    return CorrelatedRecorder(SHAPES, **told | options)
+    defaults = {"strategy": STRATEGY, "num_steps": TOTAL, "noise_multiplier": SIGMA}
+    return CorrelatedRecorder(SHAPES, **defaults | options)
 
 
 REFUSED = [
@@ -604,9 +613,9 @@ def test_canaries_add_half_a_percent_by_default_or_are_20_or_too_many(parameters
     """20 canaries at rate 0.1 add 2 / (sigma^2 d) to the variance, and at most 0.05."""
     few = pytest.raises(InputError, match="nothing can be shown of this training")
     with nullcontext() if number else few:
-        found = Recorder({"w": (parameters,)}, noise_multiplier=sigma, sample_rate=0.1, seed=0)
-        assert found.num_canaries == number
-        assert found.share == pytest.approx(0.1 * number / (sigma**2 * parameters))
+        recorder = Recorder({"w": (parameters,)}, noise_multiplier=sigma, sample_rate=0.1, seed=0)
+        assert recorder.num_canaries == number
+        assert recorder.share == pytest.approx(0.1 * number / (sigma**2 * parameters))
     with pytest.warns(UserWarning, match="give fewer"):
         Recorder({"w": (9_610,)}, noise_multiplier=0.5, sample_rate=0.5, num_canaries=900)
 
@@ -631,11 +640,11 @@ def test_few_canaries_are_half_in_each_world_and_a_result_does_not_fail(canaries
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         recorder = trained(scaled(0.01), steps=40, num_canaries=canaries, num_records=None)
-    assert any("show nothing" in str(one.message) for one in caught) is (canaries < 8)
+    assert any("show nothing" in str(warning.message) for warning in caught) is (canaries < 8)
     assert recorder._secrets.worlds.sum() == canaries // 2
-    found = recorder.result(delta=1e-5, significance=0.05, conversion="gdp")
-    assert (found.epsilon_lower > 0) is (canaries >= 8)
-    assert (found.bounds.query("dependence == 'any dependence'").epsilon_lower == 0).all()
+    result = recorder.result(delta=1e-5, significance=0.05, conversion="gdp")
+    assert (result.epsilon_lower > 0) is (canaries >= 8)
+    assert (result.bounds.query("dependence == 'any dependence'").epsilon_lower == 0).all()
 
 
 def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
@@ -645,8 +654,8 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
             step_of(recorder, sample_rate=rate)
         return recorder.result(**{"delta": 1e-5} | options)
 
-    def text_of(found):
-        return " ".join(str(found).split())
+    def text_of(result):
+        return " ".join(str(result).split())
 
     exact, changed = phases(0.3, 0.3), phases(0.3, 0.2)
     assert exact.estimate == exact.exact()
@@ -656,8 +665,8 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
     with pytest.raises(InputError, match="2 phases"):
         changed.exact()
     # Exact at rate 1; out of range for the exact family; asked for.
-    for found in (phases(1.0), phases(0.3, delta=0.02), phases(0.3, conversion="gdp")):
-        assert found.estimate.conversion == "gdp"
+    for result in (phases(1.0), phases(0.3, delta=0.02), phases(0.3, conversion="gdp")):
+        assert result.estimate.conversion == "gdp"
     assert "conversion gdp, exact" in text_of(phases(1.0))
     # Guesses of both worlds need curves that are their own inverses.
     of_guesses = "dependence == 'any dependence'"
@@ -677,22 +686,22 @@ def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
 def test_another_sample_rate_begins_another_phase_and_the_mechanism_has_the_worst_of_all():
     """It reveals at least as much as was accounted, in whatever order the phases come."""
 
-    def phases_of(*told: tuple[float, float]):
+    def phases_of(*settings: tuple[float, float]):
         recorder = trained(steps=0)
-        for sigma, rate in told:
+        for sigma, rate in settings:
             step_of(recorder, noise=sigma * NORM, noise_multiplier=sigma, sample_rate=rate)
         return recorder.result(delta=1e-4)
 
-    found = phases_of((1.5, 0.3), (1.5, 0.3), (1.5, 0.2), (1.5, 0.3), (1.6, 0.3))
+    result = phases_of((1.5, 0.3), (1.5, 0.3), (1.5, 0.2), (1.5, 0.3), (1.6, 0.3))
     steps = [(1.5, 0.3, 2), (1.5, 0.2, 1), (1.5, 0.3, 1), (1.6, 0.3, 1)]
-    assert found.phases == tuple(Phase(*one) for one in steps)
-    assert found.accounted.add_remove < found.accounted.substitute
-    found = phases_of((2.5, 0.1), (1.4, 0.2), (3.5, 0.3))
-    told = found.mechanism
-    assert (told.noise_multiplier, told.sample_rate, told.num_steps) == (1.4, 0.3, 3)
-    revealed = account_by_adjacency(told, delta=1e-4)
-    assert revealed.substitute > found.accounted.substitute
-    assert revealed.add_remove > found.accounted.add_remove
+    assert result.phases == tuple(Phase(*phase) for phase in steps)
+    assert result.accounted.add_remove < result.accounted.substitute
+    result = phases_of((2.5, 0.1), (1.4, 0.2), (3.5, 0.3))
+    mechanism = result.mechanism
+    assert (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.num_steps) == (1.4, 0.3, 3)
+    revealed = account_by_adjacency(mechanism, delta=1e-4)
+    assert revealed.substitute > result.accounted.substitute
+    assert revealed.add_remove > result.accounted.add_remove
 
 
 def test_the_alarm_is_raised_once_comes_first_and_can_stop_the_training():
@@ -766,14 +775,16 @@ def correlated(*, seed: int = 0, steps: int = TOTAL, start: int = 0, recorder=No
 def test_the_share_of_canaries_in_correlated_noise_is_that_of_the_step_with_most(times, apart):
     """The square root of the prefix sums: canaries take part early, where they move most."""
     column = np.cumprod([1.0, *(1 - 0.5 / np.arange(1, TOTAL))])
-    known = {"strategy": column, "num_participations": times, "separation": apart, "seed": 3}
+    options = {"strategy": column, "num_participations": times, "separation": apart, "seed": 3}
     with pytest.warns(UserWarning, match=r"1,000 canaries add .*%"):
-        recorder = correlated_with(num_canaries=1_000, **known)
+        recorder = correlated_with(num_canaries=1_000, **options)
     noise = (np.linalg.inv(recorder._matrix) ** 2).sum(axis=1) * SIGMA**2 * NUM_PARAMETERS
     added = [(recorder._takes_part(None) ** 2).sum() for recorder.num_steps in range(TOTAL)]
     assert recorder.share == pytest.approx((added / noise).max(), rel=0.1)
-    assert correlated_with(**known).num_canaries == 20
-    assert correlated_with(**known | {"noise_multiplier": 8.0}).share == pytest.approx(0.005, 0.05)
+    assert correlated_with(**options).num_canaries == 20
+    assert correlated_with(**options | {"noise_multiplier": 8.0}).share == pytest.approx(
+        0.005, 0.05
+    )
 
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "gradient_noise"])
@@ -794,17 +805,17 @@ def test_watching_ends_before_correlated_noise_of_another_size_also_after_the_jo
 @pytest.mark.parametrize("steps", [1, 3, 9, TOTAL])
 def test_correlated_noise_is_white_again_and_an_unfinished_training_has_the_worst_record(steps):
     """One of the first batch, which has moved all sums so far; others have yet to come."""
-    found = correlated(seed=5, steps=steps).result(delta=1e-4)
+    result = correlated(seed=5, steps=steps).result(delta=1e-4)
     moved = math.sqrt(sum(value**2 for value in STRATEGY[:steps]))
-    assert found.phases == (Phase(pytest.approx(SIGMA / moved), 1.0, 1),)
+    assert result.phases == (Phase(pytest.approx(SIGMA / moved), 1.0, 1),)
     truth = [gdp_epsilon(mu=size * moved / SIGMA, delta=1e-4) for size in (2, 1)]
-    upper = [found.accounted.substitute, found.accounted.add_remove]
+    upper = [result.accounted.substitute, result.accounted.add_remove]
     assert upper == pytest.approx(truth, rel=1e-3)
-    assert found.alarm is None
-    _scale, low, high = found.measured.noise_scale()
+    assert result.alarm is None
+    _scale, low, high = result.measured.noise_scale()
     assert low < 1 < high
     if steps == TOTAL:  # each canary has taken part once
-        assert 0.3 * truth[0] < found.epsilon_lower < truth[0]
+        assert 0.3 * truth[0] < result.epsilon_lower < truth[0]
 
 
 def test_what_is_accounted_holds_for_gradients_of_changing_directions():
@@ -827,16 +838,16 @@ def test_the_worst_record_may_be_one_whose_equal_gradients_cancel(tmp_path):
     """In steps 0 and 1, opposite gradients move by the norm of (1, -2, 0), equal ones by 1."""
     matrix = np.array([[1.0, 0, 0], [-1, 1, 0], [0, 0, 1]])
     recorder = correlated_with(strategy=matrix, num_steps=3, num_participations=2, separation=1)
-    found = correlated(steps=3, recorder=recorder).result(delta=1e-4)
-    assert (found.phases, found.num_steps) == ((Phase(pytest.approx(SIGMA / 5**0.5), 1.0, 1),), 3)
-    assert "in 2 steps, 1 apart" in found.assumption
-    [training, *_] = dict(report_of_watched_training(found, name="own").headline.sections)["Claim"]
+    result = correlated(steps=3, recorder=recorder).result(delta=1e-4)
+    assert (result.phases, result.num_steps) == ((Phase(pytest.approx(SIGMA / 5**0.5), 1.0, 1),), 3)
+    assert "in 2 steps, 1 apart" in result.assumption
+    [training, *_] = dict(report_of_watched_training(result, name="own").headline.sections)["Claim"]
     assert "in 3 steps" in training
     assert "for records in 2 steps, 1 apart" in training
     recorder.journal, recorder.not_seen = tmp_path / "own.npz", "a part"
     recorder.write()
     read = read_watched(recorder.journal, delta=1e-4)
-    assert (read.assumption, read.not_seen) == (found.assumption, "a part")
+    assert (read.assumption, read.not_seen) == (result.assumption, "a part")
 
 
 @pytest.mark.parametrize(("times", "apart"), [(1, None), (2, None), (2, 3), (3, 8)])
@@ -844,7 +855,7 @@ def test_the_sensitivity_is_that_of_the_worst_record_with_all_its_steps(times, a
     recorder = correlated_with(num_participations=times, separation=apart)
     gap = apart or TOTAL // times
     records = [range(first, first + times * gap, gap) for first in range(TOTAL - (times - 1) * gap)]
-    worst = max(np.linalg.norm(MATRIX @ np.isin(np.arange(TOTAL), one)) for one in records)
+    worst = max(np.linalg.norm(MATRIX @ np.isin(np.arange(TOTAL), record)) for record in records)
     assert recorder.sensitivity == pytest.approx(worst)
     if apart == 3:  # columns overlap, so it is more than that of steps far apart
         assert worst > 1.05 * math.sqrt(times) * np.linalg.norm(STRATEGY)

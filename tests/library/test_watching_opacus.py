@@ -93,33 +93,33 @@ def build(
         **options,
     )
     torch.manual_seed(1)
-    made = {"model": model, "optimizer": optimizer, "loader": loader, "engine": private}
-    return SimpleNamespace(criterion=rest[0] if rest else criterion, **made)
+    parts = {"model": model, "optimizer": optimizer, "loader": loader, "engine": private}
+    return SimpleNamespace(criterion=rest[0] if rest else criterion, **parts)
 
 
-def loss_of(made, features, labels) -> torch.Tensor:
-    return made.criterion(made.model(features), labels)
+def loss_of(training, features, labels) -> torch.Tensor:
+    return training.criterion(training.model(features), labels)
 
 
 def run(
-    made, *, epochs=8, loader=None, accumulate=1, loss=loss_of, after=lambda step: None
+    training, *, epochs=8, loader=None, accumulate=1, loss=loss_of, after=lambda step: None
 ) -> None:
     """Calls `after` with the number of the batch after its step, if it has one."""
     for _ in range(epochs):
-        for place, (features, labels) in enumerate(loader or made.loader):
+        for place, (features, labels) in enumerate(loader or training.loader):
             if place % accumulate == 0:
-                made.model.zero_grad()
-                made.optimizer.zero_grad()
-            loss(made, features, labels).backward()
+                training.model.zero_grad()
+                training.optimizer.zero_grad()
+            loss(training, features, labels).backward()
             if place % accumulate == accumulate - 1:
-                made.optimizer.step()
+                training.optimizer.step()
                 after(place)
 
 
-def watched(made: SimpleNamespace, train: Callable = run, **options):
-    with watch(made.optimizer, **{"num_canaries": CANARIES, "seed": 3} | options) as found:
-        train(made)
-    return found
+def watched(training: SimpleNamespace, train: Callable = run, **options):
+    with watch(training.optimizer, **{"num_canaries": CANARIES, "seed": 3} | options) as watcher:
+        train(training)
+    return watcher
 
 
 MODES = {
@@ -143,21 +143,21 @@ RARE = {"expanded weights", "double", "adaptive ghost", "full batches"}
 ])  # fmt: skip
 def test_right_trainings_of_every_mode_raise_no_alarm(mode):
     options = MODES[mode]
-    made = build(**options)
-    found = watched(made, partial(run, epochs=4)).result(**QUICK)
-    assert found.alarm is None
-    scale, low, high = found.measured.noise_scale()
+    training = build(**options)
+    result = watched(training, partial(run, epochs=4)).result(**QUICK)
+    assert result.alarm is None
+    scale, low, high = result.measured.noise_scale()
     assert 0.99 < scale < 1.01
     assert low < high
-    assert 0.3 < found.epsilon_lower / found.accounted.substitute < 1.15
-    [phase] = found.phases
+    assert 0.3 < result.epsilon_lower / result.accounted.substitute < 1.15
+    [phase] = result.phases
     assert (phase.noise_multiplier, phase.sample_rate, phase.num_steps) == tuple(
-        made.engine.accountant.history[0]
+        training.engine.accountant.history[0]
     )
     expected = options.get("batch_size", 50)
-    assert abs(found.measured.mean_batch_size - expected) < 4 * (expected / 32) ** 0.5 + 1e-9
+    assert abs(result.measured.mean_batch_size - expected) < 4 * (expected / 32) ** 0.5 + 1e-9
     if options.get("grad_sample_mode") != "ghost":
-        assert found.measured.clipped_to == pytest.approx(1, abs=0.06)
+        assert result.measured.clipped_to == pytest.approx(1, abs=0.06)
 
 
 def test_nothing_but_the_canaries_changes_and_all_hooks_are_removed():
@@ -166,41 +166,43 @@ def test_nothing_but_the_canaries_changes_and_all_hooks_are_removed():
     kept = Averaging("average").state_dict()
     ends = []
     for watching in (False, True):
-        made = build(module=(module := Averaging("average")))
+        training = build(module=(module := Averaging("average")))
         module.load_state_dict(kept)
-        before = {**vars(made.optimizer)}
+        before = {**vars(training.optimizer)}
         if watching:
-            with watch(made.optimizer, seed=0, **QUIET) as found:
-                found.recorder._secrets.sizes[:] = 0
-                run(made, epochs=2)
-            assert found.recorder.num_steps == 16
-            assert {**vars(made.optimizer)}.keys() == before.keys()
-            assert not made.optimizer.original_optimizer._optimizer_step_pre_hooks
+            with watch(training.optimizer, seed=0, **QUIET) as watcher:
+                watcher.recorder._secrets.sizes[:] = 0
+                run(training, epochs=2)
+            assert watcher.recorder.num_steps == 16
+            assert {**vars(training.optimizer)}.keys() == before.keys()
+            assert not training.optimizer.original_optimizer._optimizer_step_pre_hooks
             assert not module._forward_pre_hooks
         else:
-            run(made, epochs=2)
-        ends.append(made.model.state_dict())
+            run(training, epochs=2)
+        ends.append(training.model.state_dict())
     assert all(torch.equal(ends[0][name], value) for name, value in ends[1].items())
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_batches_in_parts_are_counted_whole(mode):
-    def train(made):
-        parts = {"data_loader": made.loader, "max_physical_batch_size": 16}
-        with BatchMemoryManager(optimizer=made.optimizer, **parts) as loader:
-            run(made, loader=loader, epochs=4)
+    def train(training):
+        parts = {"data_loader": training.loader, "max_physical_batch_size": 16}
+        with BatchMemoryManager(optimizer=training.optimizer, **parts) as loader:
+            run(training, loader=loader, epochs=4)
 
-    found = watched(made := build(grad_sample_mode=mode), train, num_canaries=40).result(**QUICK)
-    assert found.alarm is None
-    assert abs(found.measured.mean_batch_size - 50) < 4
-    assert found.num_steps == sum(steps for *_, steps in made.engine.accountant.history)
+    result = watched(training := build(grad_sample_mode=mode), train, num_canaries=40).result(
+        **QUICK
+    )
+    assert result.alarm is None
+    assert abs(result.measured.mean_batch_size - 50) < 4
+    assert result.num_steps == sum(steps for *_, steps in training.engine.accountant.history)
 
 
 def test_accumulated_batches_have_their_rate():
-    made = build(poisson_sampling=False)
-    found = watched(made, partial(run, accumulate=2, epochs=2), **QUIET)
-    assert [phase.sample_rate for phase in found.result(**QUICK).phases] == [0.25]
-    assert found.alarm.kind == "not_poisson"  # nothing else is wrong
+    training = build(poisson_sampling=False)
+    watcher = watched(training, partial(run, accumulate=2, epochs=2), **QUIET)
+    assert [phase.sample_rate for phase in watcher.result(**QUICK).phases] == [0.25]
+    assert watcher.alarm.kind == "not_poisson"  # nothing else is wrong
 
 
 @pytest.mark.parametrize("hooked", [True, False])
@@ -215,26 +217,26 @@ def test_what_is_put_together_without_an_engine_is_judged_by_its_batches(is_pois
     )
     if hooked:
         optimizer.attach_step_hook(RDPAccountant().get_optimizer_hook_fn(50 / RECORDS))
-    made = SimpleNamespace(model=model, criterion=nn.CrossEntropyLoss(), optimizer=optimizer)
-    made.loader = poisson if is_poisson else loader
+    training = SimpleNamespace(model=model, criterion=nn.CrossEntropyLoss(), optimizer=optimizer)
+    training.loader = poisson if is_poisson else loader
     rate = {} if hooked else {"sample_rate": 50 / RECORDS}
     if not hooked:
         for unknown, message in ((optimizer, "give sample_rate"), (model, "make_private")):
             with pytest.raises(InputError, match=message):
                 watch(unknown)
-    found = watched(made, partial(run, epochs=4), num_canaries=40, **rate).result(**QUICK)
-    assert (found.alarm and found.alarm.kind) == (None if is_poisson else "batch_repeats")
+    result = watched(training, partial(run, epochs=4), num_canaries=40, **rate).result(**QUICK)
+    assert (result.alarm and result.alarm.kind) == (None if is_poisson else "batch_repeats")
 
 
 def test_an_error_in_the_loop_leaves_the_optimizer_as_it_was_and_raises_no_alarm(tmp_path):
-    made, journal = build(), tmp_path / "watched.npz"
-    found = watch(made.optimizer, num_canaries=20, journal=journal)
-    with pytest.raises(ZeroDivisionError), found:  # noqa: PT012 - the error is in the loop
-        run(made, epochs=1)
-        made.optimizer.attach_step_hook(lambda optimizer: 1 / 0)
-        run(made, epochs=1)
-    assert found.alarm is None
-    assert "add_noise" not in vars(made.optimizer)
+    training, journal = build(), tmp_path / "watched.npz"
+    watcher = watch(training.optimizer, num_canaries=20, journal=journal)
+    with pytest.raises(ZeroDivisionError), watcher:  # noqa: PT012 - the error is in the loop
+        run(training, epochs=1)
+        training.optimizer.attach_step_hook(lambda optimizer: 1 / 0)
+        run(training, epochs=1)
+    assert watcher.alarm is None
+    assert "add_noise" not in vars(training.optimizer)
     assert read_watched(journal, **QUICK).num_steps == 8
 
 
@@ -243,64 +245,64 @@ def test_an_error_in_the_loop_leaves_the_optimizer_as_it_was_and_raises_no_alarm
     ("a record", torch.nan, "not_finite"),
 ])  # fmt: skip
 def test_what_cannot_be_judged_is_refused_or_ends_watching_before_its_step(name, value, kind):
-    made = build(batch_size=RECORDS, noise_multiplier=5.0)
+    training = build(batch_size=RECORDS, noise_multiplier=5.0)
 
-    def train(made):
-        run(made, epochs=3)
+    def train(training):
+        run(training, epochs=3)
         if kind == "invalid_setting":
-            setattr(made.optimizer, name, value)
+            setattr(training.optimizer, name, value)
         else:
-            made.loader.dataset.tensors[0][7, 3] = value
-        run(made, epochs=2)
+            training.loader.dataset.tensors[0][7, 3] = value
+        run(training, epochs=2)
 
-    found = watched(made, train, on_alarm=lambda alarm: None).result(**QUICK)
-    assert (found.alarm.step, found.alarm.kind, found.num_steps) == (4, kind, 3)
-    assert "last_model" not in found.scores
+    result = watched(training, train, on_alarm=lambda alarm: None).result(**QUICK)
+    assert (result.alarm.step, result.alarm.kind, result.num_steps) == (4, kind, 3)
+    assert "last_model" not in result.scores
     if kind == "invalid_setting":
         with pytest.raises(InputError, match=name):
-            watch(made.optimizer)
+            watch(training.optimizer)
 
 
 def test_a_journal_goes_on_with_its_training_alone(tmp_path):
     """With its parameters, or its accounted steps; a new model is refused at the first step."""
     journal, kept = tmp_path / "watched.npz", tmp_path / "kept.npz"
-    made = build()
-    watched(made, partial(run, epochs=2), journal=journal, num_canaries=20)
+    training = build()
+    watched(training, partial(run, epochs=2), journal=journal, num_canaries=20)
     kept.write_bytes(journal.read_bytes())
     with pytest.raises(InputError, match="16 steps, which ended with other parameters"):
         watched(build(), journal=journal)
     assert journal.read_bytes() == kept.read_bytes()
     torch.manual_seed(6)  # noise of its own
-    found = watched(made, partial(run, epochs=1), journal=journal)
-    assert (found.recorder.num_steps, found.alarm) == (24, None)
+    watcher = watched(training, partial(run, epochs=1), journal=journal)
+    assert (watcher.recorder.num_steps, watcher.alarm) == (24, None)
     # Checkpoints of the model, and of the accountant, loaded after watch was called.
-    parameters, history = made.model.state_dict(), [*made.engine.accountant.history]
+    parameters, history = training.model.state_dict(), [*training.engine.accountant.history]
     for load in (
-        lambda made: made.model.load_state_dict(parameters),
-        lambda made: setattr(made.engine.accountant, "history", history),
+        lambda training: training.model.load_state_dict(parameters),
+        lambda training: setattr(training.engine.accountant, "history", history),
     ):
         kept.write_bytes(journal.read_bytes())
         other = build()
         torch.manual_seed(7)
-        with watch(other.optimizer, journal=kept) as found:
+        with watch(other.optimizer, journal=kept) as watcher:
             load(other)
             run(other, epochs=1)
-        assert (found.recorder.num_steps, found.alarm) == (32, None)
+        assert (watcher.recorder.num_steps, watcher.alarm) == (32, None)
 
 
 def test_an_optimizer_is_watched_once_at_a_time_and_a_resumed_one_goes_on_with_its_canaries():
     """Its accountant may be restored after watch was called."""
-    made = build()
-    found = watch(made.optimizer, num_canaries=38)
-    made.engine.accountant.history = [(SIGMA, 0.125, 40)]
-    with found:
-        with pytest.raises(InputError, match="watched already"), watch(made.optimizer):
+    training = build()
+    watcher = watch(training.optimizer, num_canaries=38)
+    training.engine.accountant.history = [(SIGMA, 0.125, 40)]
+    with watcher:
+        with pytest.raises(InputError, match="watched already"), watch(training.optimizer):
             pass
-        run(made, epochs=1)
-    assert found.alarm is None
-    with watch(made.optimizer, seed=8) as second:
-        second.load_state_dict(found.state_dict())
-        run(made, epochs=3)
+        run(training, epochs=1)
+    assert watcher.alarm is None
+    with watch(training.optimizer, seed=8) as second:
+        second.load_state_dict(watcher.state_dict())
+        run(training, epochs=3)
     result = second.result(**QUICK)
     assert (result.num_steps, result.num_canaries, result.alarm) == (32, 38, None)
     assert set(result.scores) == {"all_updates_known", "all_updates", "last_model"}
@@ -349,19 +351,19 @@ class Averaging(nn.Module):
     ("passes", "hooks", None), ("average, once", "hooks", None),
 ])  # fmt: skip
 def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
-    made = build(module=Averaging(keeps), grad_sample_mode=mode)
-    found = watched(made, partial(run, epochs=1), **QUIET)
-    assert (found.alarm and found.alarm.kind) == kind
+    training = build(module=Averaging(keeps), grad_sample_mode=mode)
+    watcher = watched(training, partial(run, epochs=1), **QUIET)
+    assert (watcher.alarm and watcher.alarm.kind) == kind
     if kind:
-        assert (found.alarm.step, "buffers kept hold" in found.alarm.message) == (2, True)
+        assert (watcher.alarm.step, "buffers kept hold" in watcher.alarm.message) == (2, True)
     not_seen = "kept, which forward passes change: a pass could not be repeated (KeyError)"
-    assert (not_seen in found.recorder.not_seen) == (keeps == "average, once")
+    assert (not_seen in watcher.recorder.not_seen) == (keeps == "average, once")
 
 
 def test_what_another_private_optimizer_trains_is_named_and_no_alarm():
     """Each of two engines knows its own steps alone; whether somebody adds them up is not known."""
     layers = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
-    made = build(module=layers, trained=layers[0])
+    training = build(module=layers, trained=layers[0])
     second = DPOptimizer(
         torch.optim.SGD(layers[2].parameters(), lr=0.1), noise_multiplier=SIGMA, max_grad_norm=1.0,
         expected_batch_size=50,
@@ -371,12 +373,12 @@ def test_what_another_private_optimizer_trains_is_named_and_no_alarm():
         second.step()
         second.zero_grad()
 
-    found = watched(made, partial(run, epochs=1, after=step), **QUIET)
-    assert found.alarm is None
+    watcher = watched(training, partial(run, epochs=1, after=step), **QUIET)
+    assert watcher.alarm is None
     named = (
         "not seen: 2.weight, 2.bias, which another private optimizer trains: its steps are in no"
     )
-    assert named in " ".join(str(found.result(delta=1e-5)).split())
+    assert named in " ".join(str(watcher.result(delta=1e-5)).split())
 
 
 @pytest.mark.parametrize(("is_drawn", "generator", "is_named"), [
@@ -384,35 +386,35 @@ def test_what_another_private_optimizer_trains_is_named_and_no_alarm():
     (True, torch.Generator(), True),  # which has the same seed in all programs
 ])  # fmt: skip
 def test_noise_from_a_seed_that_somebody_has_set_is_named(is_drawn, generator, is_named):
-    made = build(module=nn.Linear(FEATURES, 2))
-    made.optimizer.generator = generator
+    training = build(module=nn.Linear(FEATURES, 2))
+    training.optimizer.generator = generator
     if is_drawn:
         torch.seed()
-    not_seen = watched(made, partial(run, epochs=1), **QUIET).recorder.not_seen
+    not_seen = watched(training, partial(run, epochs=1), **QUIET).recorder.not_seen
     assert not_seen.startswith("who can guess the seed of the noise") if is_named else not not_seen
 
 
 @torch.no_grad()
-def averaged(made):
+def averaged(training):
     """Through `.data`, which PyTorch does not count as a change."""
-    made.optimizer.params[1].data.mul_(0.999)
+    training.optimizer.params[1].data.mul_(0.999)
 
 
-def swapped_and_put_back(made):
-    kept = {name: value.clone() for name, value in made.model.state_dict().items()}
-    averaged(made)
-    made.model.load_state_dict(kept)
+def swapped_and_put_back(training):
+    kept = {name: value.clone() for name, value in training.model.state_dict().items()}
+    averaged(training)
+    training.model.load_state_dict(kept)
 
 
-def on_public_data(made):
-    made.optimizer.zero_grad()
-    for parameter in made.optimizer.params:
+def on_public_data(training):
+    training.optimizer.zero_grad()
+    for parameter in training.optimizer.params:
         parameter.grad = torch.ones_like(parameter)
-    made.optimizer.original_optimizer.step()
+    training.optimizer.original_optimizer.step()
 
 
-def head_by_plain_sgd(made):
-    made.model._module[1].weight.data -= 0.1
+def head_by_plain_sgd(training):
+    training.model._module[1].weight.data -= 0.1
 
 
 # After which steps the model changes, and whether that is declared; the alarm and its step.
@@ -432,72 +434,74 @@ CHANGES = {
 def test_changes_beside_the_private_optimizer_are_found_unless_declared(changes, kind, step):
     """In one of 8 steps; the private optimizer trains the first of two layers."""
     layers = nn.Linear(FEATURES, 16), nn.Linear(16, 2)
-    made = build(module=nn.Sequential(*layers), trained=layers[0], optimizer=torch.optim.SGD)
+    training = build(module=nn.Sequential(*layers), trained=layers[0], optimizer=torch.optim.SGD)
 
     def change_after(place: int) -> None:
         for at, change, is_declared in changes:
             if at == place:
-                with found.public() if is_declared else nullcontext():
-                    change(made)
+                with watcher.public() if is_declared else nullcontext():
+                    change(training)
 
-    with watch(made.optimizer, **QUIET) as found:
-        run(made, epochs=1, after=change_after)
-    assert (found.alarm and found.alarm.kind) == kind
+    with watch(training.optimizer, **QUIET) as watcher:
+        run(training, epochs=1, after=change_after)
+    assert (watcher.alarm and watcher.alarm.kind) == kind
     if kind:
-        assert (found.alarm.step, "watched.public()" in found.alarm.message) == (step, True)
+        assert (watcher.alarm.step, "watched.public()" in watcher.alarm.message) == (step, True)
 
 
 def test_noisy_gradients_may_be_clipped_once_more_and_changed_if_declared():
-    made, norms = build(), [0.06, 0.03] * 50
-    clip = partial(nn.utils.clip_grad_norm_, made.optimizer.params)
+    training, norms = build(), [0.06, 0.03] * 50
+    clip = partial(nn.utils.clip_grad_norm_, training.optimizer.params)
 
     def stepped(between: Callable) -> WatchedOptimizer:
-        with watch(made.optimizer, **QUIET) as found:
-            for features, labels in made.loader:
-                made.optimizer.zero_grad()
-                loss_of(made, features, labels).backward()
-                if made.optimizer.pre_step():
-                    between(found)
-                    made.optimizer.original_optimizer.step()
-        return found
+        with watch(training.optimizer, **QUIET) as watcher:
+            for features, labels in training.loader:
+                training.optimizer.zero_grad()
+                loss_of(training, features, labels).backward()
+                if training.optimizer.pre_step():
+                    between(watcher)
+                    training.optimizer.original_optimizer.step()
+        return watcher
 
-    def clamp(found):
-        with found.public():
-            for parameter in made.optimizer.params:
+    def clamp(watcher):
+        with watcher.public():
+            for parameter in training.optimizer.params:
                 parameter.grad.clamp_(-1e-3, 1e-3)
 
-    found = stepped(lambda _: clip(0.05))
-    assert found.alarm is None
-    assert abs(found.recorder._measured.noise_scale()[0] - 1) < 0.01
+    watcher = stepped(lambda _: clip(0.05))
+    assert watcher.alarm is None
+    assert abs(watcher.recorder._measured.noise_scale()[0] - 1) < 0.01
     assert stepped(lambda _: clip(norms.pop())).alarm.kind == "noise_scale"
-    found = stepped(clamp)
-    assert (found.alarm, found.recorder.num_steps) == (None, 8)
+    watcher = stepped(clamp)
+    assert (watcher.alarm, watcher.recorder.num_steps) == (None, 8)
 
 
 def test_public_records_beside_the_private_batch_are_declared():
-    def loss(made, features, labels):
+    def loss(training, features, labels):
         more = torch.cat([features, torch.randn(30, FEATURES)])
-        return loss_of(made, more, torch.cat([labels, labels.new_ones(30)]))
+        return loss_of(training, more, torch.cat([labels, labels.new_ones(30)]))
 
-    made = build()
-    found = watched(made, partial(run, epochs=1, loss=loss), num_public_records=30, **QUIET)
-    assert found.alarm is None
-    assert abs(found.recorder._measured.mean_batch_size - 50) < 8
-    found = watched(made, partial(run, epochs=2, loss=loss), **QUIET)
-    assert found.alarm.kind.startswith("batch_")
+    training = build()
+    watcher = watched(training, partial(run, epochs=1, loss=loss), num_public_records=30, **QUIET)
+    assert watcher.alarm is None
+    assert abs(watcher.recorder._measured.mean_batch_size - 50) < 8
+    watcher = watched(training, partial(run, epochs=2, loss=loss), **QUIET)
+    assert watcher.alarm.kind.startswith("batch_")
 
 
 def test_a_second_make_private_is_named():
-    made = build()
-    module, data = made.model._module, DataLoader(made.loader.dataset, batch_size=50)
-    with watch(made.optimizer, **QUIET) as found:
-        made.model.to_standard_module()
-        made.model, made.optimizer, made.loader = PrivacyEngine(accountant="rdp").make_private(
-            **{"module": module, "optimizer": made.optimizer, "data_loader": data},
+    training = build()
+    module, data = training.model._module, DataLoader(training.loader.dataset, batch_size=50)
+    with watch(training.optimizer, **QUIET) as watcher:
+        training.model.to_standard_module()
+        training.model, training.optimizer, training.loader = PrivacyEngine(
+            accountant="rdp"
+        ).make_private(
+            **{"module": module, "optimizer": training.optimizer, "data_loader": data},
             **{"noise_multiplier": SIGMA, "max_grad_norm": 1.0},
         )
-        run(made, epochs=1)
-    assert found.alarm.kind == "another_optimizer"
+        run(training, epochs=1)
+    assert watcher.alarm.kind == "another_optimizer"
 
 
 def test_clipping_is_tried_in_the_precision_of_the_training():
@@ -507,23 +511,23 @@ def test_clipping_is_tried_in_the_precision_of_the_training():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return loss_of(*of)
 
-    made = build()
+    training = build()
     for way, least, most in ((loss_of, 0.9999, 1.0001), (loss, 1.002, 1.0157)):
-        found = watched(made, partial(run, epochs=1, loss=way), **QUIET)
-        assert found.alarm is None
-        assert least < found.recorder._measured.clipped_to < most
-    assert made.optimizer.grad_samples[0].dtype == torch.bfloat16
+        watcher = watched(training, partial(run, epochs=1, loss=way), **QUIET)
+        assert watcher.alarm is None
+        assert least < watcher.recorder._measured.clipped_to < most
+    assert training.optimizer.grad_samples[0].dtype == torch.bfloat16
 
 
-def noise_before_and_after(made):
-    scale_grad = made.optimizer.scale_grad
+def noise_before_and_after(training):
+    scale_grad = training.optimizer.scale_grad
 
     def with_more_noise():
-        for parameter in made.optimizer.params:
+        for parameter in training.optimizer.params:
             parameter.grad += SIGMA * torch.randn_like(parameter)
         scale_grad()
 
-    made.optimizer.scale_grad = with_more_noise
+    training.optimizer.scale_grad = with_more_noise
 
 
 def accountant_told(
@@ -531,11 +535,11 @@ def accountant_told(
 ) -> Callable:
     """An accountant that is told this noise, of every so many steps; or a rate, by its own hook."""
 
-    def plant(made):
-        steps, accountant = count(), made.engine.accountant
-        told = {"noise_multiplier": noise_multiplier, "sample_rate": rate}
-        made.optimizer.attach_step_hook(
-            (lambda _: next(steps) % every or accountant.step(**told))
+    def plant(training):
+        steps, accountant = count(), training.engine.accountant
+        accounted = {"noise_multiplier": noise_multiplier, "sample_rate": rate}
+        training.optimizer.attach_step_hook(
+            (lambda _: next(steps) % every or accountant.step(**accounted))
             if noise_multiplier
             else accountant.get_optimizer_hook_fn(rate)
         )
@@ -543,9 +547,9 @@ def accountant_told(
     return plant
 
 
-def adaptive_accounted_with_enlarged_noise(made):
+def adaptive_accounted_with_enlarged_noise(training):
     """As Opacus did until 1.5.4: the enlarged multiplier is the optimizer's, and is accounted."""
-    optimizer = made.optimizer
+    optimizer = training.optimizer
     optimizer.noise_multiplier = (SIGMA**-2 - (2 * optimizer.unclipped_num_std) ** -2) ** -0.5
 
     def add_noise():
@@ -555,9 +559,9 @@ def adaptive_accounted_with_enlarged_noise(made):
     optimizer.add_noise = add_noise
 
 
-def clipped_to_more(made):
+def clipped_to_more(training):
     """Only for a while: the bound that the noise is for is in place when anybody looks at it."""
-    optimizer = made.optimizer
+    optimizer = training.optimizer
     inner = optimizer.clip_and_accumulate
 
     def clip():
@@ -573,9 +577,9 @@ def clipped_to_more(made):
 OF_COUNTS = [{"clipping": "adaptive", "unclipped_num_std": std, **ADAPTIVE} for std in (2.0, 0.72)]
 ERRORS = {
     "noise before and after": (noise_before_and_after, {}, 1, "noise_scale"),
-    "C changed": (lambda made: setattr(made.optimizer, "max_grad_norms", [5.0] * 6),
+    "C changed": (lambda training: setattr(training.optimizer, "max_grad_norms", [5.0] * 6),
         {"clipping": "per_layer"}, 1, "clipping_bound"),
-    "C changed, ghost": (lambda made: setattr(made.model, "max_grad_norm", 3.0),
+    "C changed, ghost": (lambda training: setattr(training.model, "max_grad_norm", 3.0),
         GHOST, 1, "clipping_bound"),
     "sigma told": (accountant_told(2.0), {}, 2, "accounted_noise"),
     "rate told": (accountant_told(rate=0.03), {}, 1, "accounted_rate"),
@@ -588,13 +592,13 @@ ERRORS = {
 
 @pytest.mark.parametrize(("plant", "options", "step", "kind"), ERRORS.values(), ids=ERRORS)
 def test_planted_errors_are_found_and_named(plant, options, step, kind):
-    made, told = build(**options), {}
-    plant(made)
+    training, accounting = build(**options), {}
+    plant(training)
     if kind in ("accounted_noise", "accounted_steps"):  # the hook is a function of the user's own
-        told = {"sample_rate": 0.125, "accountant": made.engine}
-    found = watched(made, partial(run, epochs=3), on_alarm=lambda alarm: None, **told)
-    assert found.alarm.kind == kind
-    assert found.alarm.step <= step
+        accounting = {"sample_rate": 0.125, "accountant": training.engine}
+    watcher = watched(training, partial(run, epochs=3), on_alarm=lambda alarm: None, **accounting)
+    assert watcher.alarm.kind == kind
+    assert watcher.alarm.step <= step
 
 
 PROVEN = "knows the other >="  # the table goes on with " records" in the next line
@@ -643,10 +647,10 @@ def test_two_processes_record_one_training_and_go_on_after_their_journal(error, 
     """They agree but for last digits: how one sums up depends on where its arrays lie in memory."""
     journal = [tmp_path / "watched.npz"] if error == "none" else []
     for num_steps in (64, 128)[: 1 + len(journal)]:
-        one, other = in_two_processes(tmp_path, error, *journal)
-        epsilon, accounted, scale, batch = map(float, one[1:5])
+        first, other = in_two_processes(tmp_path, error, *journal)
+        epsilon, accounted, scale, batch = map(float, first[1:5])
         assert [epsilon, accounted, scale, batch] == pytest.approx([*map(float, other[1:5])], 1e-12)
-        assert one[5:] == other[5:] == [str(num_steps), "None"]
+        assert first[5:] == other[5:] == [str(num_steps), "None"]
         assert 0.3 * accounted < epsilon < 1.15 * accounted
         assert abs(scale - 1) < 0.01
         assert abs(batch - 50) < 4

@@ -35,8 +35,8 @@ def test_passes_are_those_of_torch(sizes, slots):
     amounts = rng.normal(size=slots)
     added = passes.add([jnp.asarray(part) for part in vector], jnp.asarray(amounts, jnp.float32))
     directions.add(tensors, amounts)
-    for one, other in zip(added, tensors, strict=True):
-        assert np.allclose(one, other.numpy(), atol=1e-5)
+    for array, tensor in zip(added, tensors, strict=True):
+        assert np.allclose(array, tensor.numpy(), atol=1e-5)
     seen = directions.noise(tensors, [torch.zeros(size) for size in sizes])
     squares, sums, first = passes.moments([jnp.asarray(part.numpy()) for part in tensors])
     assert np.allclose(squares, seen.squares, rtol=1e-4)
@@ -48,8 +48,8 @@ def parameters():
     return {"dense": {"kernel": jnp.zeros((50, 30)), "bias": jnp.zeros(30)}, "out": jnp.zeros(40)}
 
 
-def train(recorder, privatizer, told, *, steps=STEPS, key=0) -> None:
-    whole = optax.chain(watched(privatizer, recorder, told), optax.adam(0.1))
+def train(recorder, privatizer, settings, *, steps=STEPS, key=0) -> None:
+    whole = optax.chain(watched(privatizer, recorder, settings), optax.adam(0.1))
     values = parameters()
     state = whole.init(values)
 
@@ -65,8 +65,8 @@ def train(recorder, privatizer, told, *, steps=STEPS, key=0) -> None:
 
 
 def recorded(seed: int, *, share: float = 1.0) -> Recorder:
-    known = {"noise_multiplier": SIGMA, "sample_rate": RATE, "num_canaries": 100, **QUIET}
-    recorder = Recorder(shapes_of(parameters()), seed=seed, **known)
+    options = {"noise_multiplier": SIGMA, "sample_rate": RATE, "num_canaries": 100, **QUIET}
+    recorder = Recorder(shapes_of(parameters()), seed=seed, **options)
     key = jax.random.key(seed + 5)
     privatizer = noise_addition.gaussian_privatizer(stddev=share * SIGMA * NORM, prng_key=key)
     train(recorder, privatizer, StepSettings(SIGMA, NORM, RATE), key=seed)
@@ -75,12 +75,12 @@ def recorded(seed: int, *, share: float = 1.0) -> Recorder:
 
 def audited(recorders) -> list[WatchedTraining]:
     """The results of right trainings, whose bounds use much of the truth and seldom exceed it."""
-    found = [recorder.result(delta=1e-5) for recorder in recorders]
-    truth, bounds = found[0].accounted.substitute, [one.epsilon_lower for one in found]
-    assert all(one.alarm is None for one in found)
+    results = [recorder.result(delta=1e-5) for recorder in recorders]
+    truth, bounds = results[0].accounted.substitute, [result.epsilon_lower for result in results]
+    assert all(result.alarm is None for result in results)
     assert 0.4 * truth < np.mean(bounds) < truth
     assert sum(bound > truth for bound in bounds) <= 1
-    return found
+    return results
 
 
 @pytest.mark.long
@@ -105,9 +105,9 @@ MATRIX = sum(value * np.eye(STEPS, k=-lag) for lag, value in enumerate(BANDS))
 
 
 def correlated(seed: int, *, times: int = 1, wrong: bool = False) -> CorrelatedRecorder:
-    known = {"strategy": BANDS, "num_steps": STEPS, "noise_multiplier": 2.5, "num_canaries": 150}
+    options = {"strategy": BANDS, "num_steps": STEPS, "noise_multiplier": 2.5, "num_canaries": 150}
     recorder = CorrelatedRecorder(
-        shapes_of(parameters()), num_participations=times, seed=seed, **known, **QUIET
+        shapes_of(parameters()), num_participations=times, seed=seed, **options, **QUIET
     )
     drawn = {"stddev": 2.5 * NORM, "prng_key": jax.random.key(seed + 3)}
     inverse = jnp.asarray(np.linalg.inv(MATRIX))

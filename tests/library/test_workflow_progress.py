@@ -23,21 +23,21 @@ RULES = Path(__file__).parents[2] / "rules"
 
 
 def simulated(jobs: list[tuple[str, float]], cores: int) -> list[tuple[float, float | None]]:
-    """Runs jobs in this order on some cores; at each end, the time that is left, and as told."""
+    """Runs jobs in this order on some cores; at each end, the time left and its estimate."""
     progress = WorkflowProgress()
     progress.plan(Counter(rule for rule, _ in jobs), 0.0)
     running: list[tuple[float, int]] = []
-    now, told = 0.0, []
+    now, estimates = 0.0, []
     for number, (rule, seconds) in enumerate([*jobs, *[("", 0.0)] * cores]):
         if len(running) == cores or not rule:
             now, ended = heapq.heappop(running)
             progress.finish(ended, now)
-            told.append((now, progress.seconds_left(now)))
+            estimates.append((now, progress.seconds_left(now)))
         if rule:
             progress.start(number, rule, f"job {number}", now)
             heapq.heappush(running, (now + seconds, number))
     assert progress.finished == progress.total == len(jobs)
-    return [(now - end, left) for end, left in told]
+    return [(now - end, left) for end, left in estimates]
 
 
 def test_the_time_left_is_right_if_jobs_of_a_rule_take_the_same_time():
@@ -215,7 +215,7 @@ def test_messages_are_in_our_words(handler, capsys):
 
 
 def test_snakemake_still_says_what_is_put_in_our_words():
-    """Of a later version of Snakemake, this tells that its words have changed."""
+    """This fails if a later version of Snakemake changes its words."""
     for module, text in (("dag", WILDCARDS), ("exceptions", NO_RULE)):
         source = Path(find_spec(f"snakemake.{module}").origin).read_text()
         assert text.partition("\n")[2][:18] in source

@@ -64,7 +64,7 @@ def main(error: str, journal: str | None = None) -> None:
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 2))
     sharded, criterion = error.startswith("sharded"), nn.CrossEntropyLoss()
     wrap = FSDP2Wrapper if sharded else DifferentiallyPrivateDistributedDataParallel
-    made = (engine := PrivacyEngine(accountant="rdp")).make_private(
+    private = (engine := PrivacyEngine(accountant="rdp")).make_private(
         module=(model := wrap(model)),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         data_loader=DataLoader(data, batch_size=50),
@@ -72,7 +72,7 @@ def main(error: str, journal: str | None = None) -> None:
         max_grad_norm=1.0,
         **({"grad_sample_mode": "ghost_fsdp", "criterion": criterion} if sharded else {}),
     )
-    model, optimizer, *rest, loader = made
+    model, optimizer, *rest, loader = private
     criterion = rest[0] if rest else criterion
     # Who goes on with the same noise is found.
     again = journal is not None and Path(journal).exists()
@@ -87,9 +87,9 @@ def main(error: str, journal: str | None = None) -> None:
                 optimizer.zero_grad()
                 criterion(model(batch), labels).backward()
                 optimizer.step()
-    found = watched.result(delta=1e-5)
-    numbers = found.epsilon_lower, found.accounted.substitute, found.measured.noise_scale()[0]
-    numbers += found.measured.mean_batch_size, found.num_steps, found.alarm
+    result = watched.result(delta=1e-5)
+    numbers = result.epsilon_lower, result.accounted.substitute, result.measured.noise_scale()[0]
+    numbers += result.measured.mean_batch_size, result.num_steps, result.alarm
     # One write, so that the lines of two processes do not mix.
     sys.stdout.write("|".join(map(str, ("found", *numbers))) + "\n")
     sys.stdout.flush()

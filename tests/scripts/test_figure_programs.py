@@ -58,9 +58,9 @@ ACCURACY = np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100)
 
 
 def _written_scores(folder: Path, score: str, world: np.ndarray = WORLD) -> Path:
-    known = {"sample_rate": 0.25, "noise_multiplier": 5.574, "batch_size": None, "seconds": 1.0}
+    fields = {"sample_rate": 0.25, "noise_multiplier": 5.574, "batch_size": None, "seconds": 1.0}
     path = folder / f"{score}-{world.max()}.npz"
-    header, step = _NAMES | {"score": score} | known, np.array([250, 500])
+    header, step = _NAMES | {"score": score} | fields, np.array([250, 500])
     write_scores(path, AuditScores(header, step, -LOSSES, world.astype(np.uint8), ACCURACY))
     return path
 
@@ -92,8 +92,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return paths
 
 
-def _read(name: str, **given: Sequence[Path]) -> Any:
-    return READ[name](dict.fromkeys(FILES, ()) | given)
+def _read(name: str, **paths: Sequence[Path]) -> Any:
+    return READ[name](dict.fromkeys(FILES, ()) | paths)
 
 
 def test_what_is_read_is_of_the_files(files: Files) -> None:
@@ -110,8 +110,8 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
         assert gap == pytest.approx(of_step[is_out].mean() - of_step[~is_out].mean())
     ratios = _read("ratios", ratios=files["ratios"])["ratio"]
     assert ratios.tolist() == pytest.approx([9.992 / 4.375, 2.152], 1e-3)
-    known = {name: files[name] for name in FILES if name != "ratios"}
-    [attack] = _read("attacks", **known)  # of the first repeat at the last step
+    inputs = {name: files[name] for name in FILES if name != "ratios"}
+    [attack] = _read("attacks", **inputs)  # of the first repeat at the last step
     for world, own in enumerate((attack.world0_scores, attack.world1_scores)):
         assert sorted(own) == sorted(-LOSSES[0, ..., 1][WORLD[0] == world])
     assert (attack.step, attack.settings["sweep"]) == (500, "2024")
@@ -125,7 +125,7 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
             assert shown.epsilon[9] == pytest.approx(gdp_epsilon(mu=mu, delta=shown.delta[9]))
 
 
-@pytest.mark.parametrize(("reader", "given", "message"), [
+@pytest.mark.parametrize(("reader", "inputs", "message"), [
     ("summary", "summary=older", r"older\.tsv has no column is_valid, num_looks, num_slots; "),
     ("attacks", "scores=scores,scores profiles=profiles", "2 score files and 1"),
     ("attacks", "scores=scores summary=summary ceilings=profiles", "audit"),
@@ -135,17 +135,17 @@ def test_what_is_read_is_of_the_files(files: Files) -> None:
     ("gaps", "scores=scores", "has score coordinate, not loss"),
     ("gaps", "scores=one_world", "all slots are in one world: add slots"),
 ])  # fmt: skip
-def test_inputs_that_do_not_fit_are_named(reader, given, message, files) -> None:
-    named = dict(part.split("=") for part in given.split())
+def test_inputs_that_do_not_fit_are_named(reader, inputs, message, files) -> None:
+    named = dict(part.split("=") for part in inputs.split())
     with pytest.raises(InputError, match=message):
         _read(reader, **{kind: [*chain(*map(files.get, named[kind].split(",")))] for kind in named})
 
 
 def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str, bytes]:
     entry = figure_kind(kind)
-    known = {"draw": entry.draw, "inputs": [*entry.inputs], "settings": json.dumps(settings)}
+    arguments = {"draw": entry.draw, "inputs": [*entry.inputs], "settings": json.dumps(settings)}
     outputs = {end: folder / f"f.{end}" for end in ("pdf", "png", "tsv")}
-    call("draw_figure", **known, **files, **outputs)
+    call("draw_figure", **arguments, **files, **outputs)
     return {path.suffix: path.read_bytes() for path in folder.glob("f.*")}
 
 

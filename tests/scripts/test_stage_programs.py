@@ -74,19 +74,23 @@ def folder(tmp_path_factory) -> Path:
         tables = [root / "accounting" / f"{audit}.tsv", place / "profile.tsv"]
         run("calibrate_noise", settings=settings_of(NoiseStage, audit), output=noise)
         run("account", settings=settings_of(AccountingStage, audit), noise=noise, output=tables)
-        made: dict[str, Path] = {}
+        inputs: dict[str, Path] = {}
         if settings.is_trained:
             crafting = {"settings": settings_of(CraftingStage, audit), "output": canaries}
             run("craft_canaries", data=data, reference=reference, **crafting)
-            made = {"data": data, "canaries": canaries}
+            inputs = {"data": data, "canaries": canaries}
         of_runs = settings_of(EXPERIMENT.runs_stage(audit), audit)
         for index, (first, last) in enumerate(((0, 7), (7, settings.total_runs))):
-            known = {"settings": of_runs, "noise": noise, "runs": [first, last], **made}
-            run("train_shard" if made else "draw_shard", output=shard_path(place, index), **known)
-        known = {"names": [audit, settings.canary, settings.score], "shards": place}
-        known |= {"canaries": canaries} if made else {}
+            options = {"settings": of_runs, "noise": noise, "runs": [first, last], **inputs}
+            run(
+                "train_shard" if inputs else "draw_shard",
+                output=shard_path(place, index),
+                **options,
+            )
+        options = {"names": [audit, settings.canary, settings.score], "shards": place}
+        options |= {"canaries": canaries} if inputs else {}
         of_scores = settings_of(ScoringStage, audit)
-        run("score_runs", settings=of_scores, num_shards=2, output=scores, **known)
+        run("score_runs", settings=of_scores, num_shards=2, output=scores, **options)
         output = root / "estimates" / f"{audit}.tsv"
         run("estimate", settings=settings_of(EstimationStage, audit), scores=scores, output=output)
     write_text(root / "experiment.json", EXPERIMENT.model_dump_json())
@@ -95,8 +99,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def summarise(root: Path, output: Path, **options: object) -> None:
-    places = {name: root / name for name in ("estimates", "accounting")} | options
-    run("summarise", experiment=root / "experiment.json", **places, output=output)
+    paths = {name: root / name for name in ("estimates", "accounting")} | options
+    run("summarise", experiment=root / "experiment.json", **paths, output=output)
 
 
 def test_datasets_are_read_from_files_or_encoded_features(tmp_path):

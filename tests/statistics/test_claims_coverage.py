@@ -39,7 +39,7 @@ def test_a_true_claim_is_rejected_at_the_level(draw, claim, sizes, num_audits):
 
 
 def test_a_false_claim_is_rejected_with_power():
-    """Of scores with ties, and of a mechanism for which twice the noise is claimed."""
+    """The cases are scores with ties and a claim of twice the noise that a mechanism adds."""
     ties, twice = mapped(gaussian(1.8), np.round), SELDOM.with_noise(1.4)
     assert share_rejected(ties, (150, 250), 1.0, 40) >= 0.8
     assert share_rejected(transcripts(SELDOM), (200, 200), twice, 40) >= 0.8
@@ -60,12 +60,12 @@ EXPECTED += [exhaustive((SELDOM, 160, EXACT, 300))]
 @pytest.mark.parametrize(("mechanism", "num_runs", "options", "num_audits"), EXPECTED)
 def test_the_expected_bound_is_that_of_audits(mechanism, num_runs, options, num_audits):
     for rule in (rule for rule, entry in RULES.items() if entry.is_calibrated):
-        known = {"threshold_rule": rule, **options}
-        expected = expected_bound(mechanism=mechanism, num_runs=num_runs, **known)
+        arguments = {"threshold_rule": rule, **options}
+        expected = expected_bound(mechanism=mechanism, num_runs=num_runs, **arguments)
         is_mu = mechanism is not SELDOM
         draw = gaussian(mechanism) if is_mu else transcripts(mechanism)
-        known |= {} if is_mu else {"mechanism": mechanism}
-        bounds = bounds_of(draw, num_runs, num_audits, **known)
+        arguments |= {} if is_mu else {"mechanism": mechanism}
+        bounds = bounds_of(draw, num_runs, num_audits, **arguments)
         error = np.hypot(expected.standard_error, bounds.std() / np.sqrt(num_audits))
         assert abs(expected.mean - bounds.mean()) <= 4 * error
         # A quantile of level p is one if about a share p of other audits is below.

@@ -96,12 +96,12 @@ def test_subsampled_gaussian_on_the_worst_case(mechanism):
     """The truth is the accountant's; the scores are simulated step by step."""
     truth, draw = trade_off_curve(mechanism).epsilon(DELTA), simulated.transcripts(mechanism)
     rng, above = np.random.default_rng(8), dict.fromkeys(CALIBRATED, 0)
-    known = {"conversion": "subsampled_gaussian", "mechanism": mechanism, "delta": DELTA}
+    options = {"conversion": "subsampled_gaussian", "mechanism": mechanism, "delta": DELTA}
     for _ in range(1000):
         world0, world1 = draw(rng, 80, 80)
         scores = {"world0_scores": world0, "world1_scores": world1}
         for rule in above:
-            bound = estimate_epsilon(**scores, **known, threshold_rule=rule, significance=0.05)
+            bound = estimate_epsilon(**scores, **options, threshold_rule=rule, significance=0.05)
             above[rule] += bound.epsilon_lower > truth
     for rule, count in above.items():
         assert SIGNIFICANCE - 0.02 < count / 1000 <= allowed(1000), rule
@@ -177,15 +177,15 @@ def test_critical_values_hold_for_numbers_of_scores(family, sizes, thetas, share
     Just above 32,768 scores, critical values are between those of all thresholds and of some: a
     little too large.
     """
-    known = {"family": family, "looks": (sizes,), "significance": SIGNIFICANCE}
-    largest = null_tables.null_table(**known).thetas[-1]
+    design = {"family": family, "looks": (sizes,), "significance": SIGNIFICANCE}
+    largest = null_tables.null_table(**design).thetas[-1]
     terms = scan_terms(family=family, sizes=sizes, significance=SIGNIFICANCE)
     for theta in (*thetas, *(share * largest for share in shares)):
         [curve] = family.curves(np.array([theta]))
         drawn = {"curve": curve, "sizes": sizes, "terms": terms, "num_samples": 4_000}
         audits = pair_statistics(**drawn, seed=11).T
         for rule in CALIBRATED:
-            options = {"rule": rule, "look": 0, **known}
+            options = {"rule": rule, "look": 0, **design}
             bounds = [null_tables.calibrated_bound(statistics=audit, **options) for audit in audits]
             rate = np.mean(np.array(bounds) > theta + 1e-9)
             assert rate < 0.06, (rule, theta)  # three Monte-Carlo errors more than the significance
@@ -197,7 +197,7 @@ def test_critical_values_hold_for_numbers_of_scores(family, sizes, thetas, share
     (1.0, (100, 100, 4)), *(exhaustive((mu, (2_000, 625, 4))) for mu in (0.0, 1.0, 4.0)),
 ])  # fmt: skip
 def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worlds):
-    """Of a Gaussian mechanism that moves a sum by mu in directions of the slots' own.
+    """A Gaussian mechanism moves a sum by mu, in a direction of its own for each slot.
 
     The shape is that of audits, runs and slots.
     """

@@ -178,5 +178,5 @@ def test_no_signal_shows_exactly_nothing(rule, k, num_audits):
     unrefuted = [ranks for ranks in draws if not refutes(ranks)]
     assert 1 - len(unrefuted) / num_audits <= allowed(num_audits)
     # Unless epsilon 0 is refuted, the bound is 0.
-    known = {"num_candidates": k, "delta": DELTA, "rule": rule}
-    assert estimate_epsilon_from_ranks(ranks=unrefuted[0], **known).epsilon_lower == 0.0
+    options = {"num_candidates": k, "delta": DELTA, "rule": rule}
+    assert estimate_epsilon_from_ranks(ranks=unrefuted[0], **options).epsilon_lower == 0.0

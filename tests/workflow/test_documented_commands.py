@@ -51,12 +51,12 @@ def check_module(words: Sequence[str]) -> None:
 def check_command(words: Sequence[str]) -> None:
     """The command reads its arguments; a config that is ours has the target."""
     command = typer.main.get_command(app).commands[words[0]]
-    given = command.make_context(words[0], [*words[1:]]).params
-    config = str(given.get("config")) if words[0] == "run" else ""
+    params = command.make_context(words[0], [*words[1:]]).params
+    config = str(params.get("config")) if words[0] == "run" else ""
     if config.startswith("config/"):
         content = yaml.safe_load((ROOT / config).read_text())
         figures = f"results/{content['experiment']}/figures"
-        targets = {target for target in given["target"] or [] if "/" in target}
+        targets = {target for target in params["target"] or [] if "/" in target}
         assert targets <= {f"{figures}/{name}.pdf" for name in content["figures"]}
     elif config.startswith("published/"):
         assert config_named(Path(config)).is_file()

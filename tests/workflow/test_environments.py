@@ -42,23 +42,23 @@ FUNCTIONS = {
 
 
 def listed(environment: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for item in yaml.safe_load((ROOT / "envs" / f"{environment}.yaml").read_text())["dependencies"]:
         for requirement in item["pip"] if isinstance(item, dict) else [item]:
             name, _, version = re.sub("==", "=", requirement).partition("=")
-            found[PYPI_NAME.get(name, name)] = version
-    return found
+            versions[PYPI_NAME.get(name, name)] = version
+    return versions
 
 
 def rules() -> dict[str, str]:
     """The text of every rule; a rule that is made from another one has that one's text too."""
     text = "\n".join(path.read_text() for path in sorted((ROOT / "rules").glob("*.smk")))
     parts = re.split(r"^(?:use )?rule (?:(\w+) as )?(\w+)(?: with)?:\n", text, flags=re.MULTILINE)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base, name, own in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        found[name] = own + found.get(base, "")
+        texts[name] = own + texts.get(base, "")
     # The others write what Snakemake itself knows, in Snakemake's own process.
-    return {rule: text for rule, text in found.items() if "program=" in text}
+    return {rule: text for rule, text in texts.items() if "program=" in text}
 
 
 def environment_of(text: str) -> str:
@@ -87,7 +87,7 @@ def test_a_rule_names_what_it_needs_and_its_environment_has_what_its_program_imp
 
 
 def third_party(rule: str) -> set[str]:
-    found = set()
+    packages = set()
     modules = [name.split(":")[0].replace(".", "/") for name in FUNCTIONS.get(rule, [])]
     [program] = re.findall(r'program\("(\w+)"\)', rules()[rule])
     programs = [ROOT / "scripts" / f"{program}.py", *(ROOT / f"{module}.py" for module in modules)]
@@ -95,9 +95,9 @@ def third_party(rule: str) -> set[str]:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found |= {name.split(".")[0] for name in names}
-    found -= {*sys.stdlib_module_names, "dpcanary"}
-    return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found}
+            packages |= {name.split(".")[0] for name in names}
+    packages -= {*sys.stdlib_module_names, "dpcanary"}
+    return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in packages}
 
 
 # The last rules of each role: what has run before a role's turn is there already, so each turn runs

@@ -131,9 +131,9 @@ def test_a_table_that_changes_is_read_again_whatever_its_time_stamp(again):
     table.write_text("\n".join([*lines[:-1], "9.5,9.5,9.5,9.5,virginica"]) + "\n")
     os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert {"prepare_dataset", "train_shard"} <= planned(again).jobs.keys()
-    found = verify_results(again / "results/flowers", cores=2)
-    assert found.exit_status == 6
-    assert "flowers.csv has sha256" in str(found)
+    verification = verify_results(again / "results/flowers", cores=2)
+    assert verification.exit_status == 6
+    assert "flowers.csv has sha256" in str(verification)
     table.unlink()  # older results do not stand under the name of a source that is missing
     with pytest.raises(InputError, match=r"datasets\.data: flowers\.csv does not exist"):
         run_config(again / "results/flowers/audit.yaml")
@@ -200,7 +200,7 @@ def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
 def snakemake_of(child: subprocess.Popen) -> psutil.Process:
     """It is not the only process that the command has started."""
     children = psutil.Process(child.pid).children()
-    return next(one for one in children if "dpcanary.workflow.start" in one.cmdline())
+    return next(process for process in children if "dpcanary.workflow.start" in process.cmdline())
 
 
 def test_an_interrupted_audit_goes_on_and_a_failed_job_says_why_last(tmp_path):
@@ -320,11 +320,11 @@ SMALL_TEXTS = """return [...document.querySelectorAll('main *')].filter(e => e.c
 
 def test_the_page_answers_at_once_is_legible_and_dark_where_wanted(page, request):
     width, height, scheme = request.node.callspec.params["page"]
-    places = [value.rect for value in page.find_elements("css selector", ".bars .value")]
-    assert len(places) == 4  # accounted twice, shown for a crafted gradient and a record
-    for place in places:
-        assert 0 < place["y"] < height - place["height"]
-        assert place["x"] + place["width"] <= width
+    rectangles = [value.rect for value in page.find_elements("css selector", ".bars .value")]
+    assert len(rectangles) == 4  # accounted twice, shown for a crafted gradient and a record
+    for rectangle in rectangles:
+        assert 0 < rectangle["y"] < height - rectangle["height"]
+        assert rectangle["x"] + rectangle["width"] <= width
     assert not page.execute_script(IS_TOO_WIDE)
     assert page.get_log("browser") == []
     assert page.execute_script(SMALL_TEXTS) == []

@@ -95,7 +95,7 @@ def test_all_locks_are_installed_in_one_way_and_by_their_hashes(tmp_path):
 def test_pins_are_for_all_supported_versions():
     pinned = pins((ROOT / "constraints.txt").read_text())
     packages = [*distributions()]
-    here = [one for one in packages if pinned.get(canonical(one.name)) == f"=={one.version}"]
+    here = [dist for dist in packages if pinned.get(canonical(dist.name)) == f"=={dist.version}"]
     assert len(here) > 100
     for package in here:
         needed = SpecifierSet(package.metadata.get("Requires-Python") or "")
@@ -195,8 +195,8 @@ def test_a_bill_is_completed_and_what_it_lacks_is_said():
 @needs_make
 def test_what_is_installed_has_licences_and_hashes(tmp_path):
     installed = f"--assume-old={sys.prefix}/.ready-tools"
-    places = [f"RELEASE={tmp_path}/release", f"VENV={sys.prefix}", f"DIST={tmp_path}"]
-    printed_by([str(MAKE), installed, *places, "sbom"], ROOT)
+    variables = [f"RELEASE={tmp_path}/release", f"VENV={sys.prefix}", f"DIST={tmp_path}"]
+    printed_by([str(MAKE), installed, *variables, "sbom"], ROOT)
     bill = json.loads((tmp_path / "sbom.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     parts = {(canonical(part["name"]), part["version"]): part for part in bill["components"]}

@@ -151,10 +151,10 @@ def test_results_that_were_copied_are_not_those_of_another_config(finished, tmp_
 
 
 def test_an_origin_depends_on_name_settings_and_inputs():
-    known = {"name": "scores/a", "settings": "{}", "inputs": {"shards": ["shards/a:1"]}}
+    arguments = {"name": "scores/a", "settings": "{}", "inputs": {"shards": ["shards/a:1"]}}
     of_inputs = [{"inputs": {"shards": ["shards/a:2"]}}, {"inputs": {"other": ["shards/a:1"]}}]
     changes = ({}, {"name": "scores/b"}, {"settings": "{1}"}, *of_inputs)
-    digests = {origin_of(**{**known, **change}).partition(":")[2] for change in changes}
+    digests = {origin_of(**{**arguments, **change}).partition(":")[2] for change in changes}
     assert len(digests) == 5
 
 

@@ -63,7 +63,7 @@ for profile in ("ro-crate-1.1", "process-run-crate-0.5"):
     print(profile, *(f"{issue.message} {issue.violatingEntity}" for issue in report.get_issues()))
     report.passed() or sys.exit(1)
 """
-# Of what is made after training; all other files are data, canaries, models and shards.
+# Files derived after training; all other files are data, canaries, models and shards.
 DERIVED = ("summary.tsv", "estimates", "accounting", "profiles", "figures", "ceilings", "scores")
 
 
@@ -91,7 +91,7 @@ def crate(trained: Path) -> Path:
 
 @pytest.fixture(params=["shards", pytest.param("scores", marks=pytest.mark.exhaustive)])
 def again(request: pytest.FixtureRequest, trained: Path, tmp_path: Path) -> Path:
-    """A folder in which all was made again from a release."""
+    """A folder in which everything was recomputed from a release."""
 
     def write(folder: Path) -> None:
         for name in ("tiny.zip", "tiny.yaml"):
@@ -143,10 +143,10 @@ def damage(
 
 
 def test_everything_after_training_is_the_same_byte_by_byte(trained, again):
-    made, own = (files_of(folder / "results/tiny") for folder in (again, trained))
-    assert len(made) > 30
-    assert made.keys() == own.keys()
-    assert [name for name in made if made[name] != own[name]] == []
+    regenerated, own = (files_of(folder / "results/tiny") for folder in (again, trained))
+    assert len(regenerated) > 30
+    assert regenerated.keys() == own.keys()
+    assert [name for name in regenerated if regenerated[name] != own[name]] == []
     unneeded = {"data", "reference", "pretrained"}
     assert not unneeded & {path.name for path in (again / "results/tiny").iterdir()}
     assert not (again / "resources").exists()
@@ -178,11 +178,11 @@ def test_a_regenerated_experiment_says_so_and_is_verified_by_its_archive(again):
     arrays = dict(np.load(altered))
     np.savez(altered, **arrays | {"scores": arrays["scores"] + 1})
     (results / "accounting/noisy.tsv").unlink()
-    found = verify_results(results, cores=2)
-    differ = {one.file: one.status for one in found.files if one.status != "same"}
+    verification = verify_results(results, cores=2)
+    differ = {file.file: file.status for file in verification.files if file.status != "same"}
     assert differ == {"scores/known_batches.npz": "changed", "accounting/noisy.tsv": "missing"}
-    assert {"noise/known_batches.json", "summary.tsv"} <= {one.file for one in found.files}
-    assert "What tiny.zip holds was read as it is." in str(found)
+    assert {"noise/known_batches.json", "summary.tsv"} <= {file.file for file in verification.files}
+    assert "What tiny.zip holds was read as it is." in str(verification)
 
 
 def test_the_same_results_give_the_same_archive(trained, tmp_path):
@@ -335,8 +335,8 @@ def test_the_numbers_of_the_documents_are_made_again(tmp_path, config, names, to
     printed_by(command, tmp_path, DPCANARY_DATA=str(ROOT))
     folder = config.translate(str.maketrans("/_", "--"))
     for name in names:
-        places = (tmp_path / "results" / folder / "figures", ROOT / "docs/results")
-        drawn, shown = (pd.read_csv(place / f"{name}.tsv", sep="\t") for place in places)
+        paths = (tmp_path / "results" / folder / "figures", ROOT / "docs/results")
+        drawn, shown = (pd.read_csv(path / f"{name}.tsv", sep="\t") for path in paths)
         # Digits of accounted epsilons depend on the processor from the seventh on.
         series = shown.get("series", pd.Series("accounted", shown.index))
         accounted = series.str.startswith("accounted")
@@ -377,15 +377,15 @@ def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) 
         if row["input-file(s)"] is not None:  # as in what Snakemake says last
             inputs = re.findall(r"results/tiny/(shards/[^,]*/|[^,]+)", row["input-file(s)"])
             inputs_of[row["output_file"].removeprefix("results/tiny/")] = {*inputs}
-    told, made = described(crate), set[str]()
-    for action in (part for part in told.values() if part["@type"] == "CreateAction"):
+    entities, created = described(crate), set[str]()
+    for action in (part for part in entities.values() if part["@type"] == "CreateAction"):
         assert ids(action["instrument"]) == {"#dpcanary"}
         for result in ids(action["result"]):
-            for part in ids(told[result]["hasPart"]) if result.endswith("/") else {result}:
+            for part in ids(entities[result]["hasPart"]) if result.endswith("/") else {result}:
                 resolved = {"experiment.json"}
                 assert ids(action["object"]) - resolved == inputs_of[part] - resolved, part
-                made.add(part)
-    assert made == {*inputs_of} - {"experiment.json"}
+                created.add(part)
+    assert created == {*inputs_of} - {"experiment.json"}
 
 
 @pytest.mark.exhaustive
@@ -404,11 +404,11 @@ def test_a_crate_passes_the_validator(crate: Path, tmp_path: Path) -> None:
 
 def test_a_crate_of_a_release_has_no_file_for_what_was_unpacked(again: Path) -> None:
     path = write_crate(again / "results/tiny", license="https://example.org/terms")
-    told = described(path.parent)
-    assert ids(told["./"]["license"]) == {"https://example.org/terms"}
-    assert "author" not in told["./"]
-    for action in (part for part in told.values() if part["@type"] == "CreateAction"):
-        assert ids(action["object"]) | ids(action["result"]) <= {*told}
+    entities = described(path.parent)
+    assert ids(entities["./"]["license"]) == {"https://example.org/terms"}
+    assert "author" not in entities["./"]
+    for action in (part for part in entities.values() if part["@type"] == "CreateAction"):
+        assert ids(action["object"]) | ids(action["result"]) <= {*entities}
 
 
 def test_what_is_damaged_is_not_described(crate: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ CRAFTING = {"craft_canaries", *TRAINING}
 REFERENCE = {"train_reference", *CRAFTING}
 ACCOUNTS = {"account", "summarise", *FIGURES}
 DATA = {"prepare_dataset", *REFERENCE}
-# Of no jobs of the workflow, or of one that does not train.
+# Modules that no job of the workflow uses, or only jobs that do not train.
 UNUSED = (
     "accounting/privacy_losses.py", "checking/mechanism/measurements.py", "secrets/secret_laws.py",
     "own_training/one_training.py", "experiment/release.py", "watching/purposes.py",
@@ -66,7 +66,7 @@ EXPECTED = {
     "data/dataset_settings.py": {"extract_features", *DATA},
     "data/record_source.py": {"extract_features", *DATA},
     "data/splitting.py": DATA,
-    # Of images alone.
+    # Used for images alone.
     "data/encoder_settings.py": {"extract_features", *(DATA - {"estimate_by_runs"})},
     "estimation/rule_catalogue.py": ESTIMATES,
     "estimation/estimation_settings.py": ESTIMATES,
@@ -147,11 +147,11 @@ def test_the_code_of_a_kind_redraws_its_own_figures_alone(project, module, figur
 
 def test_a_second_score_of_stored_observations_trains_nothing(project):
     path, second = "adversaries/catalogue.py", "dpcanary.scoring.scores:logit_difference"
-    known = "scores=(_LOGIT_DIFFERENCE,"
-    twice = f"{known} Score('second', {second!r}, Observation.LOGITS),"
+    original = "scores=(_LOGIT_DIFFERENCE,"
+    twice = f"{original} Score('second', {second!r}, Observation.LOGITS),"
     config = yaml.safe_load((project.folder / "experiment.yaml").read_text())
     config["audits"]["purchases"]["score"] = ["logit_difference", "second"]
     project.write({**config, "figures": {}})
-    jobs = plan_after(project, path, text_of(path).replace(known, twice)).jobs
+    jobs = plan_after(project, path, text_of(path).replace(original, twice)).jobs
     assert not {"train_shard", "craft_canaries", "calibrate_noise"} & {*jobs}
     assert jobs["score_runs"] == jobs["estimate"] == 2

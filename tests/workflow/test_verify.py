@@ -1,4 +1,4 @@
-"""`dpcanary verify`: results are made again from their shards, and what differs is found."""
+"""`dpcanary verify` recomputes results from their shards, and reports what differs."""
 
 import json
 import re
@@ -38,8 +38,8 @@ DRAWN = {
 FIRST, SECOND, THIRD, FOURTH = (f"drawn-eps{epsilon}" for epsilon in (4, 6, 8, 10))
 
 
-def by_status(found: Verification, status: str) -> set[str]:
-    return {one.file for one in found.files if one.status == status}
+def by_status(verification: Verification, status: str) -> set[str]:
+    return {file.file for file in verification.files if file.status == status}
 
 
 def derived(results: Path) -> list[Path]:
@@ -103,21 +103,23 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
     shutil.copy(results / f"scores/{own}.npz", results / f"scores/{exchanged}.npz")
     shutil.copy(results / f"noise/{own}.json", results / "noise/older.json")
 
-    found = verify_results(results, replay=100, cores=2)
+    verification = verify_results(results, replay=100, cores=2)
     figures = {name for name in altered if name.startswith("figures/")}
-    assert by_status(found, "missing") == {f"accounting/{exchanged}.tsv"}
-    assert by_status(found, "not of this config") == {"noise/older.json"}
+    assert by_status(verification, "missing") == {f"accounting/{exchanged}.tsv"}
+    assert by_status(verification, "not of this config") == {"noise/older.json"}
     # Figures do not say what they were drawn from, and something is stale.
-    assert by_status(found, "stale") == {f"scores/{exchanged}.npz", *figures}
+    assert by_status(verification, "stale") == {f"scores/{exchanged}.npz", *figures}
     by_scores = {f"scores/{forged}.npz", f"estimates/{forged}.tsv"}
     by_replay = {f"shards/{forged}/00000.npz"}
-    assert by_status(found, "changed") == altered - figures | by_scores | by_replay, str(found)
+    assert by_status(verification, "changed") == altered - figures | by_scores | by_replay, str(
+        verification
+    )
     same = {f"{folder}/{own}.{end}" for folder, end in (("scores", "npz"), ("estimates", "tsv"))}
-    replayed = {name for name in found.replayed if name not in by_replay}
+    replayed = {name for name in verification.replayed if name not in by_replay}
     kept = {"experiment.json", f"noise/{exchanged}.json"}
-    assert by_status(found, "same") >= same | replayed | kept
-    assert len(found.replayed) == found.num_observed
-    assert found.exit_status == 3
+    assert by_status(verification, "same") >= same | replayed | kept
+    assert len(verification.replayed) == verification.num_observed
+    assert verification.exit_status == 3
     assert json.loads((results / "verified.json").read_text())["exit_status"] == 3
 
 
@@ -154,12 +156,12 @@ def close() -> Project:
 def test_noise_that_is_close_is_believed_and_all_after_it_the_same(close, tmp_path) -> None:
     results = close.copy(tmp_path).results
     before = {path: path.read_bytes() for path in derived(results)}
-    found = verify_results(results, replay=1, cores=2)
-    assert len(found.replayed) == 1
-    assert by_status(found, "close") == {f"noise/{FIRST}.json"}
-    assert len(by_status(found, "same")) == len(found.files) - 1
-    assert found.exit_status == 0
-    assert "Every number is what its shards give." in str(found)
+    verification = verify_results(results, replay=1, cores=2)
+    assert len(verification.replayed) == 1
+    assert by_status(verification, "close") == {f"noise/{FIRST}.json"}
+    assert len(by_status(verification, "same")) == len(verification.files) - 1
+    assert verification.exit_status == 0
+    assert "Every number is what its shards give." in str(verification)
     assert {path: path.read_bytes() for path in derived(results)} == before
     assert dict(report_of_experiment(results).provenance)["verified"].endswith("1 retrained")
 
@@ -171,11 +173,14 @@ def test_other_shards_are_refused_and_another_config_makes_bounds_stale(close, t
     resolved = json.loads(text)
     resolved["settings"]["significance"] = 0.01
     config.write_text(json.dumps(resolved))
-    found = verify_results(results, cores=2)
-    assert found.exit_status == 5
+    verification = verify_results(results, cores=2)
+    assert verification.exit_status == 5
     bounds = {f"estimates/{audit}.tsv" for audit in (FIRST, SECOND, THIRD, FOURTH)}
     figures = {f"figures/noise.{end}" for end in ("pdf", "png", "tsv")}
-    assert by_status(found, "stale") == bounds | figures | {"summaries/noise.tsv", "summary.tsv"}
+    assert by_status(verification, "stale") == bounds | figures | {
+        "summaries/noise.tsv",
+        "summary.tsv",
+    }
     config.write_text(text)
     shutil.copy(results / f"shards/{SECOND}/00000.npz", results / f"shards/{FIRST}/00000.npz")
     (results / f"shards/{THIRD}/00000.npz").unlink()
@@ -195,8 +200,8 @@ def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatc
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "kept"))
 
     def critical(simulated: float) -> float:
-        found = cached_arrays("null", about="it", compute=lambda: {"a": np.array([simulated])})
-        return float(found["a"][0])
+        arrays = cached_arrays("null", about="it", compute=lambda: {"a": np.array([simulated])})
+        return float(arrays["a"][0])
 
     assert critical(0.5) == 0.5
     seen: list[float] = []
