@@ -1,5 +1,6 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
+import re
 from itertools import product
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -585,6 +586,14 @@ REFUSED = [
 def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message):
     with pytest.raises(InputError, match=message):
         draw_bounds_figure(summary, **options)
+
+
+def test_all_settings_that_a_figure_lacks_are_named_but_those_that_follow_from_others():
+    other = _fixed(canary_period=5.0, num_steps=1250, learning_rate=0.1, data="sst2")
+    with pytest.raises(InputError) as refusal:
+        draw_bounds_figure(pd.concat([_fixed(), other]), **STEP)
+    named = re.findall(r"^audits plain and \S+ differ in (\w+)", str(refusal.value), re.M)
+    assert {*named} == {"data", "canary_period", "learning_rate"}
 
 
 def test_noise_may_follow_the_number_of_steps_and_no_other_setting():
