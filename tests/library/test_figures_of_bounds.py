@@ -285,6 +285,16 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
     assert "0.10 higher" in _price(VALID, _other_rule(0.5, "mine"), _other_rule(0.1))
 
 
+def test_the_default_panels_are_the_same_when_they_are_named():
+    summary = summary_of(settings=[(0.25, 2.0), (1.0, 2.0), (0.25, 4.0), (1.0, 4.0)])
+    by_default, named = (
+        titles(draw_bounds_figure(summary, axis="step", panels=panels)[0])
+        for panels in ((), ("sample_rate", "noise_multiplier"))
+    )
+    assert by_default == [f"q = {q}, σ = {sigma}" for q in ("1", "0.25") for sigma in (4, 2)]  # noqa: RUF001
+    assert named == by_default
+
+
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs", "max_grad_norm"])
 def test_only_the_valid_rule_is_drawn(axis):
     summary = summary_of(rules=BOTH, axis=ALONG.get(axis))
