@@ -1,15 +1,13 @@
 """Compares estimated with true costs: probes an experiment, runs it, and prints the ratios.
 
 Run as `python -m benchmarks.cost [--config config/demo.yaml] [--repeats 3]`. The true costs are the
-processor time of every job's program (by the shell's `time`), the time that Snakemake took, and the
-disk space of the results. benchmarks/README.md says what is measured.
+time that each job had a core, the time that Snakemake took, and the disk space of the results, on a
+machine that does nothing else. benchmarks/README.md says what is measured.
 """
 
 import argparse
 import json
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,11 +21,6 @@ from dpcanary.costs.jobs import JobList
 from dpcanary.experiment.config_parsing import parse_experiment, read_config
 
 ROOT = Path(__file__).parents[1]
-# Stands in front of the real python on the path, and records the time of each program.
-TIMED_PYTHON = """#!/bin/bash
-TIMEFORMAT="$(basename "$1" .py) %U %S"
-{{ time {python} "$@" 2>&3; }} 3>&2 2>> {record}
-"""
 
 
 @dataclass(frozen=True)
@@ -68,27 +61,23 @@ def estimated(config: Path, cores: int) -> Cost:
 def true(config: Path, cores: int) -> Cost:
     """The truth: runs the experiment in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
-        folder, record = Path(name), Path(name) / "times.txt"
-        python = folder / "bin" / "python"
-        python.parent.mkdir()
-        quoted = shlex.quote(sys.executable), shlex.quote(str(record))
-        python.write_text(TIMED_PYTHON.format(python=quoted[0], record=quoted[1]))
-        python.chmod(0o755)
         command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--quiet", "all"]
         command += ["--snakefile", str(ROOT / "Snakefile"), "--directory", name]
-        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
         start = perf_counter()
-        subprocess.run(
-            [*command, "--configfile", str(config.resolve())],
-            check=True,
-            env={**os.environ, "PATH": path},
-        )
-        wall = perf_counter() - start
-        by_rule: dict[str, float] = defaultdict(float)
-        for line in record.read_text().splitlines():
-            rule, user, system = line.split()
-            by_rule[rule] += float(user) + float(system)
-        return Cost(sum(by_rule.values()), wall, disk_usage(folder / "results"), dict(by_rule))
+        subprocess.run([*command, "--configfile", str(config.resolve())], check=True)
+        wall, folder = perf_counter() - start, Path(name)
+        by_rule = job_seconds(folder / ".snakemake/metadata")
+        return Cost(sum(by_rule.values()), wall, disk_usage(folder / "results"), by_rule)
+
+
+def job_seconds(metadata: Path) -> dict[str, float]:
+    """How long the jobs of each rule took, by Snakemake's records, one for each file of a job."""
+    records = (json.loads(path.read_text()) for path in metadata.rglob("*") if path.is_file())
+    jobs = {(record["rule"], record["starttime"], record["endtime"]) for record in records}
+    by_rule: dict[str, float] = defaultdict(float)
+    for rule, start, end in jobs:
+        by_rule[rule] += end - start
+    return dict(by_rule)
 
 
 def disk_usage(folder: Path) -> int:
@@ -128,8 +117,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=1, help="estimates and runs, alternating")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(argv)
-    if shutil.which("bash") is None:
-        sys.exit("error: this benchmark needs bash")
     for _ in range(options.repeats):
         estimate = estimated(options.config, options.cores)
         truth = true(options.config, options.cores)

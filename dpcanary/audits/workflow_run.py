@@ -119,13 +119,14 @@ def run_snakemake(
     require("torch", "snakemake")
     experiment = parse_experiment(read_config(config))
     check_figures(experiment)
-    makes_all = asks_for_all(targets) and not any(map(_only_looks, options))
+    looks = any(map(_only_looks, options))
+    makes_all = asks_for_all(targets) and not looks
     # With other keys on the command line, the file is not the whole config.
     is_whole = not any(map(_adds_keys, options))
     trains = makes_all or ESTIMATE_COST in targets
     if is_whole:
         datasets = experiment.settings.datasets.values()
-        is_read = trains and not experiment.settings.is_released
+        is_read = not looks and not experiment.settings.is_released
         if is_read and any(dataset.preparation for dataset in datasets):
             from dpcanary.audits.own_preparation import write_missing_preparations
 

@@ -134,5 +134,6 @@ def notes_of(listed: JobList) -> Iterator[str]:
         if encoder:
             missing.append(f"encoding {shape.num_source:,} records by {encoder}, if not done yet")
             yield f"Dataset {name}: {encoder} is assumed to give {shape.features[0]} features."
+    missing.append("the start of Python, 2 to 5 s for each job on the nodes of a cluster")
     yield f"Not counted: {'; '.join(missing)}."
     yield "Only training and crafting are timed; the rest uses constants measured on one machine."

@@ -45,10 +45,11 @@ class ShownSuccess:
             if power > rate
         )
         positives = f"; true positives: {rates}" if rates else ""
+        holds = "These hold jointly" if rates else "This holds"
         confidence = confidence_in_words(self.significance)
         return (
             "an advantage (true less false positives) of at least"
-            f" {percent_down(self.advantage)}{positives}. These hold jointly with {confidence}"
+            f" {percent_down(self.advantage)}{positives}. {holds} with {confidence}"
             " confidence, for independent scores"
         )
 

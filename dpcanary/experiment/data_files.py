@@ -17,7 +17,7 @@ from dpcanary.experiment.release import check_hash
 # All experiments of a folder share what is downloaded.
 DOWNLOADS = "resources/downloads"
 
-_WRITES_PREPARATION = "; `dpcanary run` writes it, of the whole config or of --target estimate_cost"
+_WRITES_PREPARATION = "; `dpcanary run` writes it, unless it only looks, as in a dry run"
 
 
 class DataFiles:

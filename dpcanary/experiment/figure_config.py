@@ -37,7 +37,8 @@ class Figure(ClosedModel):
         description="for figures of bounds, models_trained, trade_off, gradient_norm and"
         " privacy_profile: the audits' keys that distinguish panels; by default sample_rate and,"
         " unless a setting of the audits is on the axis, noise_multiplier; one panel for the last"
-        " two kinds",
+        " two kinds. Sample rates and noise multipliers fall from panel to panel, other numbers"
+        " rise",
     )
     lines: tuple[LineSetting, ...] = Field(
         (),

@@ -105,7 +105,7 @@ def draw_bounds_figure(
     }
     is_valid = bool(rows["is_valid"].any())
     drawn = table[table["series"] != (_IN_SAMPLE if is_valid else _AUDITED)]
-    panel_places = panels_of(rows, by_panel, falling=not panels)
+    panel_places = panels_of(rows, by_panel)
     audited = [_beside_limits(place.of(drawn), place.of(rows), point) for place in panel_places]
     looks, hold = _looks(drawn, lines), _how_bounds_hold(rows, axis)
     with_shares = axis == "noise_multiplier" and bool(accounted)

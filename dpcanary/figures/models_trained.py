@@ -48,7 +48,7 @@ def draw_models_trained(
     check_agree(rows, ("canary", "delta", "significance", "adjacency"))
     table = over_repeats(rows, [*panel, *_LINE, "num_runs"])
     looks = _looks(table)
-    panel_places = panels_of(rows, panel, falling=True)
+    panel_places = panels_of(rows, panel)
     accounted = style.accounted_styles(("substitute", "add_remove"), rows["adjacency"])
     if not (rows[[f"epsilon_upper_{name}" for name in accounted]] < float("inf")).any(axis=None):
         accounted = {}

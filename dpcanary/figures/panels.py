@@ -1,4 +1,4 @@
-"""Settings of audits in words, and the panels that they tell apart."""
+"""Settings of audits in words, and the panels that they distinguish."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.experiment.summary import SHOWN
+
+_FALLING = ("sample_rate", "noise_multiplier")
 
 
 def setting_in_words(key: str, settings: Mapping[str, Any]) -> str:
@@ -46,7 +48,7 @@ def settings_in_words(keys: Sequence[str], settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: the settings that tell it from the others, and these in words."""
+    """One panel: the settings that distinguish it, and these in words."""
 
     settings: dict[str, Any]
     title: str
@@ -59,14 +61,14 @@ class Panel:
         return table[inside]
 
 
-def panels_of(rows: pd.DataFrame, keys: Sequence[str], *, falling: bool = False) -> list[Panel]:
+def panels_of(rows: pd.DataFrame, keys: Sequence[str]) -> list[Panel]:
     """The panels that some audits need, one for each value of the columns `keys`.
 
-    Numbers rise from panel to panel unless they are `falling`; sample rates always fall. Names
-    stand in the order of the rows.
+    Sample rates and noise multipliers fall from panel to panel, other numbers rise, and names stand
+    in the order of the rows.
     """
     first = rows[[*keys]].drop_duplicates().reset_index(drop=True)
-    ranks = pd.DataFrame({key: _ranks(first[key], falling=falling) for key in keys})
+    ranks = pd.DataFrame({key: _ranks(first[key]) for key in keys})
     panels = []
     for index in ranks.sort_values([*keys]).index if keys else [None]:
         settings = {} if index is None else {str(k): v for k, v in first.loc[index].items()}
@@ -83,7 +85,7 @@ def known_batches(rows: pd.DataFrame) -> dict[str, Any]:
     return {"batch_size": sizes[0]} if sizes else {}
 
 
-def _ranks(values: "pd.Series[Any]", *, falling: bool) -> "pd.Series[float]":
+def _ranks(values: "pd.Series[Any]") -> "pd.Series[float]":
     if not pd.api.types.is_numeric_dtype(values):
         return pd.Series(pd.factorize(values, use_na_sentinel=False)[0], index=values.index)
-    return -values if falling or values.name == "sample_rate" else values
+    return -values if values.name in _FALLING else values

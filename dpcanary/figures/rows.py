@@ -92,14 +92,15 @@ def check_audits(
         shown: the settings that panels and axis show.
         lines: the settings that lines of one canary and score show.
         of_bounds: whether panels and lines could show more, which the message of an error says.
+
+    Raises:
+        InputError: if they differ in anything else; it names all settings that the figure lacks.
     """
     varied = [*dict.fromkeys([*shown, *lines])]
     trained = rows[is_trained(rows)]
-    if "dataset" not in varied:
-        for column in _OF_DATA:
-            _check_alike(trained, column)
-    _check_alike(trained, "num_slots")
-    # Settings that follow from others come after these: an error names what is behind it.
+    of_data = [] if "dataset" in varied else _OF_DATA
+    differences = {key: _difference(trained, key) for key in (*of_data, "num_slots")}
+    # Settings that follow from others come after these, and are not named beside them.
     for key in sorted(SHOWN, key=lambda key: (SHOWN[key].of == "all", len(SHOWN[key].follows))):
         shown_by = of_bounds * [
             place for place, keys in (("panels", PANELS), ("lines", LINES)) if key in keys
@@ -108,10 +109,14 @@ def check_audits(
         of_key = rows if SHOWN[key].of == "all" else trained
         if SHOWN[key].of == "canary":
             of_key, leaders = rows.dropna(subset=key), ["canary"]
-        if key in varied or not SHOWN[key].of:
+        follows = any(differences.get(leader) for leader in SHOWN[key].follows)
+        if key in varied or follows or not SHOWN[key].of:
             continue
-        for _, group in of_key.groupby(leaders, dropna=False) if leaders else [((), of_key)]:
-            _check_alike(group, key, shown_by)
+        groups = of_key.groupby(leaders, dropna=False) if leaders else [((), of_key)]
+        different = (_difference(group, key, shown_by) for _, group in groups)
+        differences[key] = next(filter(None, different), "")
+    if any(differences.values()):
+        raise InputError("\n".join(filter(None, differences.values())))
     keys = [*varied, "canary", "score"]
     audits = rows[[*dict.fromkeys([*keys, "audit", "configuration", "seed"])]]
     for _, group in audits.groupby(keys, dropna=False):
@@ -147,21 +152,21 @@ def indistinct_audits(
     )
 
 
-def _check_alike(rows: pd.DataFrame, column: str, shown_by: Sequence[str] = ()) -> None:
+def _difference(rows: pd.DataFrame, column: str, shown_by: Sequence[str] = ()) -> str:
+    """Which audits differ in a column, and what to do; empty if none do."""
     first = ~rows[column].duplicated()
-    if first.sum() > 1:
-        [audit, other], [value, of_other] = (
-            rows["audit"][first].tolist()[:2],
-            [
-                f"{value:g}" if isinstance(value, float) else value
-                for value in rows[column][first].tolist()[:2]
-            ],
-        )
-        instead = f"name it in {' or '.join(shown_by)}, or " if shown_by else ""
-        raise InputError(
-            f"audits {audit} and {other} differ in {column} ({value} and {of_other}), which this"
-            f" figure does not show: {instead}show them in different figures"
-        )
+    if first.sum() < 2:
+        return ""
+    audit, other = rows["audit"][first].tolist()[:2]
+    value, of_other = (
+        f"{value:g}" if isinstance(value, float) else value
+        for value in rows[column][first].tolist()[:2]
+    )
+    instead = f"name it in {' or '.join(shown_by)}, or " if shown_by else ""
+    return (
+        f"audits {audit} and {other} differ in {column} ({value} and {of_other}), which this"
+        f" figure does not show: {instead}show them in different figures"
+    )
 
 
 def over_repeats(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -60,7 +60,7 @@ def draw_trade_off(
     if is_marked(note):  # a curve of a bound that does not hold would look like one that does
         attacks = [replace(attack, shown=None) for attack in attacks]
     rows = pd.DataFrame([attack.row for attack in attacks])
-    panel_places = panels_of(rows, panels or MECHANISM, falling=not panels)
+    panel_places = panels_of(rows, panels or MECHANISM)
     groups = [[attacks[index] for index in place.of(rows).index] for place in panel_places]
     accounted = style.accounted_styles(_ADJACENCIES, rows["adjacency"])
     of_panels = [

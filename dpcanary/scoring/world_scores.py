@@ -44,6 +44,10 @@ _PAIRS = (
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
 _JOIN = "save them as one table, with a column score and a column world (0 for the first world)"
+_CUT = (
+    "if a row is a model and a column a record, save one row of both, the records of one model"
+    " (with --one-run), or one column, the models of one record"
+)
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,17 @@ def read_world_scores(
         InputError: if a file or a column is missing, or holds something else.
     """
     if path.is_dir():
+        if other is not None:
+            raise InputError(f"{path} is a folder, which is read alone: leave {other} out")
         return _of_lira(path)
     columns = columns_of_file(path)
     if score == "score" and score not in columns and "scores" in columns:
         score = "scores"
     if other is not None:
-        return _of_two_files(path, columns, other, score)
+        others = columns_of_file(other)
+        for file, of_file in ((path, columns), (other, others)):
+            _check_one_world(file, of_file, score, world)
+        return _of_two_files(path, columns, other, others, score)
     if "header" in columns and path.suffix == ".npz":
         scored = read_scores(path)
         if scored.num_candidates:
@@ -133,8 +142,7 @@ def read_world_scores(
             f"{path} holds {next(iter(columns))} alone: give the file of the other world too, that"
             " of world 0 first (as members.npy others.npy); or a table with a column of worlds"
         )
-    if world not in columns and world == "world":
-        world = next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
+    world = _world_column(columns, world)
     for name, option in ((score, "--score-column"), (world, "--world-column")):
         if name not in columns:
             advice = suggestion(name, columns)
@@ -301,7 +309,8 @@ def _pair(
         return world0, second
     if pair := _known_pair(columns):
         return pair
-    if len(columns) == 2 and path.suffix in (".npz", ".json"):
+    are_scores = not any(map(_are_truth_values, columns.values()))
+    if len(columns) == 2 and path.suffix in (".npz", ".json") and are_scores:
         first, second = columns
         raise InputError(
             f"{path} holds {first} and {second}: if these are the scores of two worlds, which is"
@@ -311,12 +320,27 @@ def _pair(
     return None
 
 
-def _of_two_files(path: Path, columns: Columns, other: Path, score: str) -> WorldScores:
+def _world_column(columns: Columns, world: str) -> str:
+    """The column of worlds: that of membership if there is one, and no other name is asked for."""
+    if world in columns or world != "world":
+        return world
+    return next((name for name in columns if _plain(name) in _MEMBERSHIP), world)
+
+
+def _check_one_world(path: Path, columns: Columns, score: str, world: str) -> None:
+    """Refuses one of two files that says of its own scores which of them are of which world."""
+    world = _world_column(columns, world)
+    if score in columns and world in columns and len({*columns[world].tolist()}) > 1:
+        raise InputError(
+            f"{path} holds both worlds, by {world}: give it alone, or join the files to one table"
+        )
+
+
+def _of_two_files(
+    path: Path, columns: Columns, other: Path, others: Columns, score: str
+) -> WorldScores:
     """Scores of world 0 and of world 1; or all scores, and whether each is of a member."""
-    files = [
-        (path, _only(path, columns, score)),
-        (other, _only(other, columns_of_file(other), score)),
-    ]
+    files = [(path, _only(path, columns, score)), (other, _only(other, others, score))]
     truths = [_are_truth_values(values) for _, values in files]
     if all(truths):
         raise InputError(
@@ -374,11 +398,7 @@ def _of_members(
 ) -> WorldScores:
     """Scores of shape (n,) or (n, augmentations), and which of them are of members."""
     if values.ndim == is_member.ndim == 2 and values.shape == is_member.shape:
-        raise InputError(
-            f"{path} and {keep} have shape {values.shape}: if a row is a model and a column a"
-            " record, save one row of both, the records of one model (with --one-run), or one"
-            " column, the models of one record"
-        )
+        raise InputError(f"{path} and {keep} have shape {values.shape}: {_CUT}")
     scores = _scores(path, "score", values.mean(axis=1) if values.ndim == 2 else values)
     if is_member.shape != scores.shape:
         raise InputError(
@@ -406,7 +426,10 @@ def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         raise InputError(f"{path}: {name} holds {_no_number(values)}") from None
     if scores.ndim != 1:
-        raise InputError(f"{path}: {name} has shape {scores.shape}; it must have one score per run")
+        cut = f": {_CUT}" if scores.ndim == 2 else ""
+        raise InputError(
+            f"{path}: {name} has shape {scores.shape}; it must have one score per run{cut}"
+        )
     if np.isnan(scores).any():
         first = int(np.flatnonzero(np.isnan(scores))[0])
         raise InputError(f"{path}: {name} is missing or NaN in row {first + 1}")

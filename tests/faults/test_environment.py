@@ -21,7 +21,7 @@ from study import make, results, run
 
 from dpcanary.audits.workflow_run import run_config
 from dpcanary.errors import InputError
-from dpcanary.experiment.results_lock import locked
+from dpcanary.experiment.results_lock import GOES_ON, locked
 
 
 def expected() -> dict[str, bytes]:
@@ -167,7 +167,7 @@ def test_a_run_that_is_stopped_goes_on(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("package", ["snakemake_storage_plugin_slow", exhaustive("configargparse")])
 def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, package):
-    """While Snakemake is imported, and so the second, or looks for its plugins."""
+    """Than how to go on: while Snakemake is imported, or looks for its plugins."""
     folder, packages = make(tmp_path / "study"), tmp_path / "packages"
     (packages / package).mkdir(parents=True)
     module = packages / package / "__init__.py"
@@ -175,4 +175,7 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     module.write_text(f"import pathlib, time\n{loads}\ntime.sleep(3600)\n")
     variables = {"PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"}
     # It does not wait for the hour of the import.
-    assert interrupted(folder, signal.SIGINT, after=packages / "loads", **variables) == ""
+    assert (
+        interrupted(folder, signal.SIGINT, after=packages / "loads", **variables)
+        == f"\n{GOES_ON}\n"
+    )

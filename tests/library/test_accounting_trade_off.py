@@ -357,7 +357,9 @@ def test_shown_success_holds_jointly_and_is_near_the_truth():
         assert shown.guess == (1 + shown.advantage) / 2
         assert shown.advantage > 0.5
     assert exceeded <= 5 + 3 * (100 * 0.05 * 0.95) ** 0.5
+    assert "false ones. These hold jointly with 95" in str(shown)
     # Scores without a signal show no success.
     shown = shown_success(world0_scores=np.zeros(100), world1_scores=np.zeros(100))
     assert (shown.advantage, shown.guess) == (0.0, 0.5)
+    assert "at least 0 %. This holds with 95" in str(shown)
     assert all(power == rate for rate, power in shown.true_positive_rates.items())

@@ -469,6 +469,24 @@ def test_two_files_that_may_be_scores_or_truth_values_are_refused(first, second,
         read_world_scores(*map(Path, two_files(tmp_path, first, second)))
 
 
+@pytest.mark.parametrize("world", ["member", "world", "keep"])
+def test_a_source_of_both_worlds_stands_alone(world, tmp_path):
+    [folder] = map(Path, lira(tmp_path))
+    first = Path(saved(tmp_path, "first.csv", rows(world, IS_FIRST)))
+    for paths, message in (
+        ((folder, first), "experiment-3_16 is a folder, which is read alone: leave"),
+        ((folder, folder), "experiment-3_16 is a folder, which is read alone: leave"),
+        ((first, folder), "experiment-3_16 is a folder: name a file of scores in it"),
+        ((first, first), f"first.csv holds both worlds, by {world}: give it alone, or join"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_world_scores(*paths)
+    # One that says the same of all its scores is of one world.
+    members = Path(saved(tmp_path, "members.csv", rows(world, np.ones(170))))
+    others = Path(saved(tmp_path, "others.npy", SECOND))
+    assert len(read_world_scores(members, others).world0) == 170
+
+
 PAIR = np.array([1.5, 0.25])
 WHICH = "high scores are expected (as members have)? Say it by world0 (option --world0 beta or"
 
@@ -499,6 +517,8 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.npz", {"score": np.ones(3), "world": [0, 1]}, "3 scores, and 2 worlds"),
     ("a.npz", {"scores": PAIR, "labels": [0, 1]}, "option --world-column"),
     ("b.npz", {"b": PAIR, "labels": [0, 1]}, "labels holds truth values, not scores"),
+    ("a.npz", {"mia": PAIR, "membership": [0, 1]}, "has no 'score'; known: mia, membership (opt"),
+    ("a.npz", {"scores": MODELS, "keep": MODELS % 2}, "save one row of both, the records of one"),
     ("a.npz", {"beta": PAIR, "alpha": PAIR}, WHICH),
 ])  # fmt: skip
 def test_files_that_are_no_scores_are_refused(name, content, message, tmp_path):

@@ -1,5 +1,6 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
+import re
 from itertools import product
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -282,6 +283,16 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
         assert _price(summary_of(rules=rules)) == ""
     # With two rules that are not valid, the figure shows the one that most papers use.
     assert "0.10 higher" in _price(VALID, _other_rule(0.5, "mine"), _other_rule(0.1))
+
+
+def test_the_default_panels_are_the_same_when_they_are_named():
+    summary = summary_of(settings=[(0.25, 2.0), (1.0, 2.0), (0.25, 4.0), (1.0, 4.0)])
+    by_default, named = (
+        titles(draw_bounds_figure(summary, axis="step", panels=panels)[0])
+        for panels in ((), ("sample_rate", "noise_multiplier"))
+    )
+    assert by_default == [f"q = {q}, σ = {sigma}" for q in ("1", "0.25") for sigma in (4, 2)]  # noqa: RUF001
+    assert named == by_default
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs", "max_grad_norm"])
@@ -587,6 +598,14 @@ REFUSED = [
 def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message):
     with pytest.raises(InputError, match=message):
         draw_bounds_figure(summary, **options)
+
+
+def test_all_settings_that_a_figure_lacks_are_named_but_those_that_follow_from_others():
+    other = _fixed(canary_period=5.0, num_steps=1250, learning_rate=0.1, data="sst2")
+    with pytest.raises(InputError) as refusal:
+        draw_bounds_figure(pd.concat([_fixed(), other]), **STEP)
+    named = re.findall(r"^audits plain and \S+ differ in (\w+)", str(refusal.value), re.M)
+    assert {*named} == {"data", "canary_period", "learning_rate"}
 
 
 def test_noise_may_follow_the_number_of_steps_and_no_other_setting():

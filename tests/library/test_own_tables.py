@@ -27,6 +27,7 @@ from dpcanary.audits import own_preparation
 from dpcanary.audits.own_audit_data import read_source
 from dpcanary.audits.own_preparation import look_at_source, prepared_source
 from dpcanary.audits.preflight import check_experiment
+from dpcanary.audits.workflow_run import run_config
 from dpcanary.cli import app
 from dpcanary.data.dataset_settings import DatasetStage
 from dpcanary.data.preparation import read_preparation
@@ -262,6 +263,19 @@ def test_a_dataset_of_the_workflow_is_prepared_and_standardised_by_the_same_reco
         own_preparation.write_missing_preparations(parse_experiment(changed).settings, Path())
         check_experiment(parse_experiment(changed), device_is_here=True)
         assert (Path("how.yaml").read_text() == written) == is_same
+
+
+def test_every_run_writes_a_preparation_that_is_missing_unless_it_only_looks(monkeypatch, path):
+    monkeypatch.setattr("dpcanary.audits.workflow_run._status", Mock(return_value=0))
+    dataset = {"source": str(path), "label_column": "diagnosis", "preparation": "how.yaml"}
+    audit = {"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 1.0, "num_runs": 8}
+    config = {"experiment": "e", "delta": 1e-5, "datasets": {"mine": dataset | {"num_records": 60}}}
+    config |= {"audits": {"a": audit | {"dataset": "mine", "num_steps": 2}}}
+    Path("e.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(InputError, match=r"how\.yaml does not exist, .* unless it only looks"):
+        run_config(Path("e.yaml"), targets=["list_audits"], options=["--dry-run"])
+    run_config(Path("e.yaml"), targets=["list_audits"])
+    assert "made_from" in Path("how.yaml").read_text()
 
 
 def test_numbers_to_be_predicted_are_left_as_they_are(path, refuses):
