@@ -28,31 +28,32 @@ from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.products import optimised_canaries, pretrained_models, reference_models
 from dpcanary.training.training_settings import TrainingStage
 
-# Seconds of one core for a job's work that no probe measures: mostly imports. Measured by
-# `benchmarks.cost` on the demo.
+# Seconds of one core for a job's work that no probe measures, where jobs are forked from a server
+# that has imported their programs: see `workflow.job_server`. Measured by `benchmarks.cost` on the
+# demo.
 _SECONDS = {
     "resolve_config": 0.0,
     "unpack_release": 1.0,
-    "prepare_dataset": 2.2,
-    "pretrain": 4.7,
-    "train_reference": 4.7,
-    "optimise_canaries": 4.0,
-    "craft_canaries": 4.0,
-    "train_shard": 5.0,
-    "draw_shard": 1.1,
-    "calibrate_noise": 0.6,
-    "account": 2.5,
-    "compare_adjacencies": 2.0,
-    "score_runs": 1.5,
-    "estimate": 1.6,
-    "estimate_by_runs": 1.6,
-    "bound_ceiling": 1.6,
-    "summarise": 0.7,
-    "draw_figure": 2.7,
+    "prepare_dataset": 0.6,
+    "pretrain": 2.0,
+    "train_reference": 2.0,
+    "optimise_canaries": 2.0,
+    "craft_canaries": 0.6,
+    "train_shard": 0.8,
+    "draw_shard": 0.1,
+    "calibrate_noise": 0.2,
+    "account": 0.8,
+    "compare_adjacencies": 0.8,
+    "score_runs": 0.15,
+    "estimate": 0.15,
+    "estimate_by_runs": 0.2,
+    "bound_ceiling": 0.2,
+    "summarise": 0.4,
+    "draw_figure": 4.0,
 }
 # Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
 # estimate from one score by one rule and conversion, and to account one mechanism.
-_CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
+_CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 1.0, 1e-6, 1e-6, 0.2
 # What a process draws at each step, if it is more than one number: see the entry of its score.
 _DRAWN_NUMBERS = {"model": 2}
 # Bytes of a job's log and header or table, and of a figure's files.
