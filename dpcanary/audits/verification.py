@@ -263,15 +263,19 @@ def _files_in(results: Path, kinds: Sequence[str]) -> list[str]:
 def _make(
     config: Path, copy: Path, rules: Sequence[str], targets: Sequence[str], cores: int | None
 ) -> None:
-    # What other rules make is an input that is there, whatever its time stamp.
-    run_config(
-        config,
-        folder=copy.parents[1],
-        targets=targets,
-        cores=cores,
-        options=["--allowed-rules", *rules, "--keep-going"],
-        prints_results=False,
-    )
+    root = copy.parents[1]
+    try:
+        # What other rules make is an input that is there, whatever its time stamp.
+        run_config(
+            config,
+            folder=root,
+            targets=targets,
+            cores=cores,
+            options=["--allowed-rules", *rules, "--keep-going"],
+            prints_results=False,
+        )
+    except InputError as reason:  # files beside the copy are links to those beside the results
+        raise InputError(str(reason).replace(f"{root}{os.sep}", "")) from None
 
 
 def _drawn(copy: Path, count: int, seed: int) -> list[Path]:

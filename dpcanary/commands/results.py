@@ -12,9 +12,10 @@ from dpcanary.experiment.release import Released
 
 
 def _in_results(folder: Path) -> Path:
-    """The path itself, or, if nothing is there, the folder of this name in results/."""
+    """The path itself, or, if no results are there, the folder of this name in results/."""
     in_results = Path("results") / folder
-    return in_results if in_results.is_dir() and not folder.exists() else folder
+    holds_results = any((folder / name).exists() for name in ("experiment.json", "summary.tsv"))
+    return in_results if in_results.is_dir() and not (holds_results or folder.is_file()) else folder
 
 
 Folder = Annotated[

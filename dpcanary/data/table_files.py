@@ -26,6 +26,8 @@ PARQUET = ".parquet"
 _DELIMITERS = ",;\t|"
 _MOST_HEADER_BYTES = 2**20
 _WHOLE_FILE = 2**31 - 1
+# How pandas and R name the column of an index in a text file.
+_INDEX_NAMES = ("", "Unnamed: 0")
 # Spreadsheets separate columns so where the decimal point is a comma.
 _OF_DECIMAL_COMMAS = ";"
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+)\s*$"
@@ -60,6 +62,10 @@ class TableFile:
         if not _is_parquet(path):
             self._delimiter, self._names = _header(path)
             _check_names(path, self._names, label_column)
+            has_index = len(self._names) > 2 and self._names[0] in _INDEX_NAMES
+            self._index = self._names[:has_index]
+            if has_index:
+                _warn_of_index(path, self._index)
 
     def typed(self) -> Any:
         """The table with the type that fits all values of a column, as a `pyarrow.Table`.
@@ -69,7 +75,7 @@ class TableFile:
         """
         if _is_parquet(self.path):
             return self._parquet
-        table = _text(self.path, self._delimiter)
+        table = _text(self.path, self._delimiter).drop_columns(self._index)
         if self._delimiter != _OF_DECIMAL_COMMAS or pa.string() not in table.schema.types:
             return table
         columns = [
@@ -101,6 +107,7 @@ class TableFile:
         """The cells of a text file; says where their marks may group thousands."""
         types = dict.fromkeys(self._names, pa.string())
         texts = _text(self.path, self._delimiter, column_types=types, strings_can_be_null=True)
+        texts = texts.drop_columns(self._index)
         if self._delimiter == _OF_DECIMAL_COMMAS:
             _warn_of_thousands(self.path, texts)
         return texts
@@ -176,8 +183,13 @@ def _without_index(path: Path, table: Any) -> Any:
     described = (table.schema.pandas_metadata or {}).get("index_columns", [])
     index = [name for name in table.column_names if name in described]
     if index:
-        _LOG.warning("%s: its index is not a feature and is left out: %s", path, listed(index))
+        _warn_of_index(path, index)
     return table.drop_columns(index)
+
+
+def _warn_of_index(path: Path, names: list[str]) -> None:
+    text = "warning: %s: its index is not a feature and is left out: %s"
+    _LOG.warning(text, path, listed([name or "the first column, without a name" for name in names]))
 
 
 def _text(path: Path, delimiter: str, **options: Any) -> Any:

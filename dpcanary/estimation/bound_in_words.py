@@ -5,6 +5,7 @@ from dpcanary.core.printing import confidence_in_words, rounded_down
 from dpcanary.estimation.estimation_settings import Conversion
 
 _NO_CONDITION = "nothing of the mechanism"  # of conversion `direct`
+_PERMITS = "may depend on one another in any way"  # what a rule allows
 
 
 def bound_in_words(
@@ -41,7 +42,9 @@ def bound_in_words(
     number = rounded_down(epsilon_lower)
     if not is_valid:
         return f"{first}: epsilon may be below {number}"
-    conditions = [f"if {part}" for part in (first, *others) if not part.startswith(_NO_CONDITION)]
+    parts = [part for part in (first, *others) if not part.startswith(_NO_CONDITION)]
+    conditions = [f"if {part}" for part in parts if not part.endswith(_PERMITS)]
+    permitted = [part for part in parts if part.endswith(_PERMITS)]
     subject = "what the attack saw" if conversion == Conversion.DIRECT else "the mechanism"
     of = f" of {audit}" if audit else ""
     under = adjacency_in_words(adjacency)
@@ -50,7 +53,8 @@ def bound_in_words(
         f"epsilon of {subject}{of} is at least {number} under {under} at delta {delta:g},"
         f" {confidence}"
     )
-    return ", and ".join([", ".join([sentence, *conditions[:1]]), *conditions[1:]])
+    stated = ", and ".join([", ".join([sentence, *conditions[:1]]), *conditions[1:]])
+    return "; ".join([stated, *permitted])
 
 
 def adjacency_in_words(adjacency: str | None) -> str:

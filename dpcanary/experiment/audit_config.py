@@ -128,6 +128,11 @@ class Audit(
             raise ValueError(
                 f"canary {self.canary} optimises cross-entropy, and loss {self.loss} has none"
             )
+        if entry.has_candidates and entry.is_trained and not self.loss.is_of_classes:
+            raise ValueError(
+                f"canary {self.canary} draws one of several classes, and with loss {self.loss}"
+                " labels are numbers: audit them by canary mislabeled or other_label"
+            )
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")
         if self.model is ModelKind.RESNET9 and self.width % 2:

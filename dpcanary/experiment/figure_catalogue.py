@@ -131,7 +131,7 @@ _CAPTION_OF_BOUNDS = (
     "Bars are the error of a mean, and may cross an upper bound where no bound exceeds it.",
     "Points for fewer runs use the first runs of the same repeats, so the points of such a line are"
     " not independent. The note says whether each of them holds alone or all of a line hold"
-    " jointly. Where a figure has both, filled markers hold jointly and hollow ones alone.",
+    " jointly. Where the legend says that filled markers hold jointly, hollow ones hold alone.",
     "The heuristic, where it is drawn, is what the last model alone would reveal if losses were "
     "linear (Steinke et al., The Last Iterate Advantage, 2025). It is no bound.",
     "Lines of one colour family are variants of one canary, which the legend names.",

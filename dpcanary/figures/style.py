@@ -26,7 +26,10 @@ _DASHES = ("-", "--", ":", "-.")
 _MOST_MIXED = 0.55
 # No canary has these colours: in a histogram, they stand for the worlds.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
-SHADE = "#FBE3D0"
+# Hatched, since the bands of canaries are plain.
+SHADED: dict[str, Any] = {
+    "facecolor": "none", "edgecolor": "#CCCCCC", "hatch": "//", "linewidth": 0.0,
+}  # fmt: skip
 
 _RC = {
     "figure.dpi": RASTER_DPI,

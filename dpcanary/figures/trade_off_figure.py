@@ -113,7 +113,7 @@ def _legend(
     series = dict.fromkeys(attack.series for attack in attacks)
     exact = [style.EXACT[name] for name in style.EXACT if any(name in a.profiles for a in attacks)]
     shade = Patch(
-        color=style.SHADE,
+        **style.SHADED,
         label="fewer errors than the add/remove curve would allow if it covered substitutions",
     )
     return [
@@ -236,7 +236,7 @@ def _draw_panel(
     if len(accounted) > 1:
         allowed = table[table["series"] == "accounted_add_remove"]
         x, y = allowed["false_positive_rate"], allowed["false_negative_rate"]
-        axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
+        axes.fill_between(x, lowest * 0.5, y, **style.SHADED, zorder=0.5)
     for (series, audit), curve in table.groupby(["series", "audit"], dropna=False, sort=False):
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
         kind, _, name = str(series).partition("_")

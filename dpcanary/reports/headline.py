@@ -122,18 +122,21 @@ class Headline:
             if self.bounds > 1:
                 note = f"Each bound has {self.confidence} confidence, and their mean has none."
             elif self.shown == 0:
-                note = "A bound of 0 says nothing, and is no evidence of safety."
+                note = _OF_ZERO
             entries.append(("shown", self.shown, _on_bar(self.shown, self.bounds), label, note))
         if self.real:
             difference = self.real.difference
             note = f"{difference[:1].upper()}{difference[1:]}, {self.adjacency} adjacency."
             label = f"Shown with a real record{_mean(self.real.bounds)}"
-            note += (
-                f" A lower bound on the epsilon {self._whose_epsilon}, with {self.confidence}"
-                " confidence, if it was chosen beforehand and the conditions below hold."
-                if self.real.bounds == 1
-                else f" Each bound has {self.confidence} confidence, and their mean has none."
-            )
+            if self.real.bounds > 1:
+                note += f" Each bound has {self.confidence} confidence, and their mean has none."
+            elif self.real.shown == 0:
+                note += f" {_OF_ZERO}"
+            else:
+                note += (
+                    f" A lower bound on the epsilon {self._whose_epsilon}, with {self.confidence}"
+                    " confidence, if it was chosen beforehand and the conditions below hold."
+                )
             entries.append(
                 (
                     "real",
@@ -229,11 +232,11 @@ class Headline:
         if not self.is_valid:
             return [f"Nothing: the audit has no valid lower bound. {self.assumption[:1].upper()}"
                     f"{self.assumption[1:].removesuffix('.')}."]  # fmt: skip
-        return [
-            f"Under {self.adjacency} adjacency, {self._bound_in_words}",
-            *filter(None, [self._compared]),
-            *self._real_sentences(),
-        ]
+        under = f"under {self.adjacency} adjacency"
+        shown = [f"U{under[1:]}, {self._bound_in_words}", *filter(None, [self._compared])]
+        if self.shown == 0 and self.bounds == 1:
+            shown = [f"Nothing is shown {under}. {_OF_ZERO}"]
+        return [*shown, *self._real_sentences()]
 
     @property
     def _bound_in_words(self) -> str:
@@ -295,6 +298,9 @@ class Headline:
                 f"With a real record, an attack on {attack} gives {number} on average over"
                 f" {self.real.bounds} bounds; their mean has no confidence of its own."
             )
+        elif self.real.shown == 0:
+            yield f"By an attack with a real record, on {attack}, nothing is shown. {_OF_ZERO}"
+            return
         if self.real.above:
             sentence += f" {self.real.above} of {self.real.bounds} bounds exceed what is accounted."
         if self.real.compared > 1:
@@ -333,6 +339,7 @@ class Headline:
         return [delta, *parts, bounded]
 
 
+_OF_ZERO = "A bound of 0 says nothing, and is no evidence of safety."
 _ONLY_IF = (
     "This holds against any attack on what DP-SGD releases, if batches are drawn, gradients"
     " clipped, sums divided by the expected batch size and noise added as accounted, noise cannot"

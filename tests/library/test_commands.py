@@ -756,6 +756,10 @@ def test_results_are_named_without_their_folder(tmp_path, monkeypatch, refuses):
         ("x", "x"),
     ):
         refuses(f"^{folder} has no results", printed, "results", name)
+    (tmp_path / "study").mkdir()  # such as the images that were audited
+    refuses("^results/study has no results", printed, "results", "study")
+    (tmp_path / "study/experiment.json").touch()
+    refuses("^study has no results", printed, "results", "study")
 
 
 def test_errors_are_wrapped_on_a_terminal_alone(monkeypatch):

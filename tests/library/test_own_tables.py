@@ -6,6 +6,7 @@ Preparations are compared with scikit-learn's transformers, fitted to the advers
 import json
 import re
 import shutil
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,18 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
     )
 
 
+def test_the_index_of_a_text_file_is_named_and_a_table_of_one_feature_is_kept(tmp_path, caplog):
+    table = pd.DataFrame({"age": np.arange(300.0) / 7, "kind": np.arange(300) % 2})
+    table.to_csv(tmp_path / "mine.csv")
+    read = load_source(str(tmp_path / "mine.csv"), label_column="kind")
+    assert read.training.features.shape == (300, 1)
+    [text] = caplog.messages
+    assert "is left out: the first column, without a name" in text
+    table.to_csv(tmp_path / "mine.csv", columns=["kind"])
+    read = load_source(str(tmp_path / "mine.csv"), label_column="kind")
+    assert read.training.features.tolist() == [[number] for number in range(300)]
+
+
 def test_grouped_thousands_and_measured_labels_are_left_to_the_user(tmp_path, monkeypatch, refuses):
     monkeypatch.chdir(tmp_path)
     prices = 1000 * (np.arange(60) % 50) + 100_000
@@ -375,7 +388,15 @@ def write_parts(table: pd.DataFrame) -> None:
     table[100:].to_parquet("a/later/2.parquet", index=False)
 
 
+def with_index(separator: str, name: str) -> Callable[[pd.DataFrame], None]:
+    """Writes a text file with the index that pandas saves by default."""
+    path = "a.tsv" if separator == "\t" else "a.csv"
+    return lambda table: table.to_csv(path, sep=separator, index_label=name)
+
+
 SAME = {
+    "index": with_index(",", ""),
+    "index in tabs": with_index("\t", "Unnamed: 0"),
     "gz": lambda table: table.to_csv("a.csv.gz", index=False),
     "semicolons": lambda table: table.to_csv("a.csv", sep=";", decimal=",", index=False),
     "tabs": lambda table: table.to_csv("a.tsv", sep="\t", index=False),

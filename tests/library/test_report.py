@@ -85,6 +85,12 @@ ANSWERS: list[tuple[dict, str, str]] = [
     (CRAFTED | {"real": SEVERAL}, "12.30 on average over 3 bounds; their mean has no confi", ""),
     # A weak attack is no evidence of safety, and the number of an invalid bound is not stated.
     ({"shown": 3.0}, "no evidence that the training protects more", DIFFERENT),
+    ({"shown": 0.0}, "Nothing is shown under substitute adjacency. A bound of 0", "least 0"),
+    (
+        CRAFTED | {"real": replace(REAL, shown=0.0)},
+        "real record, nothing is shown. A bo",
+        "least 0",
+    ),
     ({"is_valid": False}, "Nothing: the audit has no valid lower bound. The curve is Gau", "8.9"),
     # What is refuted is not stated either, and the bound stays.
     ({"refuted": "ALARM: a."}, "Nothing, unless this is explained. ALARM: a.", "10.00"),
@@ -129,6 +135,13 @@ def test_cards_of_bounds_say_what_they_rest_on_and_those_of_0_say_nothing():
     ):
         [card] = [bar for bar in headline(**changes).bars if bar.kind == "shown"]
         assert card.note == note
+    for real, note in (
+        (REAL, "if it was chosen beforehand and the conditions below hold."),
+        (SEVERAL, "adjacency. Each bound has 95 % confidence, and their mean has none."),
+        (replace(REAL, shown=0.0), "adjacency. A bound of 0 says nothing, and is no evidence of s"),
+    ):
+        [card] = [bar for bar in headline(**CRAFTED, real=real).bars if bar.kind == "real"]
+        assert note in card.note
 
 
 def test_the_first_page_has_all_that_a_privacy_officer_asks_for():

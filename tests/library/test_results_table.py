@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from math import floor
+from math import floor, nan
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +131,16 @@ def test_a_summary_in_words():
         pd.DataFrame([bound(5.0), bound(3.0, audit="b", canary="natural")])
     )
     for changes, number, is_mean in (
-        ({}, 1, False), ({"bounds": 5}, 1, True), ({"shown": [0.0, 1.0]}, 0, False)
+        ({}, 1, False), ({"bounds": 5}, 1, True), ({"shown": [0.0, 1.0]}, 0, False),
+        # The one is printed as 5.00 and the other as 5.01.
+        ({"shown": [5.009, 3.0], "add_remove": [5.001, 9.0]}, 0, False),
+        ({"shown": [5.0, 3.0], "add_remove": [4.99, nan]}, 1, False),
     ):  # fmt: skip
         text = results.in_words(table.assign(**changes))
         assert "shown: lower bound on epsilon by attack, at the last step" in text
         assert f"{number} of 2 rows of content show more than the add/remove epsilon" in text
         assert ("is shown, and is no bound" in text) is is_mean
-        assert ("is no evidence of safety" in text) is (number == 0)
+        assert ("is no evidence of safety" in text) is (0.0 in changes.get("shown", []))
     mixed = results.in_words(table.assign(proof=["not valid", "proven"]))
     assert "number of the attack, a lower bound on epsilon only where it is" in mixed
 
