@@ -37,6 +37,10 @@ def bound_in_words(
         ...                conversion="gdp", adjacency="substitute")
         'epsilon of the mechanism is at least 2.34 under substitute adjacency at delta 1e-05, with\
  95 % confidence, if a, and if b'
+        >>> bound_in_words(1.0, delta=0.01, significance=0.1, conversion="direct",
+        ...                assumption="a; slots may depend on one another in any way")
+        'epsilon of what the attack saw is at least 1.00 under the adjacency of the two worlds at\
+ delta 0.01, with 90 % confidence, if a; slots may depend on one another in any way'
     """
     first, *others = assumption.split("; ")
     number = rounded_down(epsilon_lower)

@@ -530,6 +530,7 @@ CASES = cases(
 {num_runs: 11}                         => num_runs is 11; it must be even, for two worlds, and at le
 {num_runs: 2}                          => num_runs is 2; it must be even, for two worlds, and at lea
 {record_every: 30}                     => record_every 30 does not divide num_steps
+{loss: squared_error, canary: random_label} => draws one of several classes, and with loss squar
 {loss: squared_error, canary: natural} => loss: squared_error needs labels that are numbers: set
 {dataset: digit}                       => config: audit steps: dataset: no 'digit'; did you mean 'di
 {dataset: ~}                           => canary gradient needs a dataset

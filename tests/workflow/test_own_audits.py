@@ -133,7 +133,7 @@ def test_a_table_that_changes_is_read_again_whatever_its_time_stamp(again):
     assert {"prepare_dataset", "train_shard"} <= planned(again).jobs.keys()
     verification = verify_results(again / "results/flowers", cores=2)
     assert verification.exit_status == 6
-    assert "flowers.csv has sha256" in str(verification)
+    assert re.search(r"(?<!/)flowers\.csv has sha256", str(verification))  # not that of the copy
     table.unlink()  # older results do not stand under the name of a source that is missing
     with pytest.raises(InputError, match=r"datasets\.data: flowers\.csv does not exist"):
         run_config(again / "results/flowers/audit.yaml")
