@@ -521,7 +521,7 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
     models = sum(audit.total_runs for audit in of.audits.values() if audit.is_trained)
     assert (rows["total"][1], rows["total"][3]) == (str(len(of.audits)), f"{models:,}")
     shards = listed[listed["rule"] == "train_shard"][["jobs", "seconds"]].sum()
-    assert shards["seconds"] >= shards["jobs"]  # the starts of the jobs, and then a set-up each
+    assert shards["seconds"] > 0.1 * shards["jobs"]  # what no probe measures; then a set-up each
     hours = f"{(shards['seconds'] + shards['jobs']) / 3600:.2g}"
     assert rows["train_shard"][2:7:4] == [f"{shards['jobs']:.0f}", hours]
     assert all(words in printed.out for words in ("with 4 cores", "Not counted"))
