@@ -297,20 +297,34 @@ def run_audit(
         # A cost is estimated of a config that may never be run.
         path = results / (COST if targets else CONFIG)
         has_results = any(any(results.glob(name)) for name in _RESULTS)
-        if write_config(path, config, by=by) and has_results and not targets:
-            print(
-                f"note: {results.name} had another config, whose results are replaced; give a name"
-                " to keep both",
-                file=sys.stderr,
+        earlier = path.read_text(encoding="utf-8") if path.exists() else None
+        replaces_results = write_config(path, config, by=by) and has_results and not targets
+        has_begun = False
+
+        def begin(experiment: Experiment) -> None:
+            nonlocal has_begun
+            has_begun = True
+            if replaces_results:
+                print(
+                    f"note: {results.name} had another config, whose results are replaced; give a"
+                    " name to keep both",
+                    file=sys.stderr,
+                )
+            if before_jobs is not None:
+                before_jobs(experiment)
+
+        try:
+            run_snakemake(
+                path,
+                results=results,
+                lock=lock,
+                folder=root,
+                targets=targets,
+                cores=cores,
+                prints_results=prints_results,
+                before_jobs=begin,
             )
-        run_snakemake(
-            path,
-            results=results,
-            lock=lock,
-            folder=root,
-            targets=targets,
-            cores=cores,
-            prints_results=prints_results,
-            before_jobs=before_jobs,
-        )
+        finally:
+            if not has_begun and earlier is not None:  # the results are of the earlier config
+                write_text(path, earlier)
     return results

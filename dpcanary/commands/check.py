@@ -43,14 +43,17 @@ def check(
         str,
         typer.Option(
             help="For --model and --neighbours: a .npz file with arrays features and labels, a"
-            " .parquet, .csv or .tsv table, or MODULE:FUNCTION, which gives a dataset or a pair of"
-            " inputs and labels. Alone: a table, whose columns are looked at."
+            " .parquet, .csv or .tsv table, a folder of images, or MODULE:FUNCTION, which gives a"
+            " dataset or a pair of inputs and labels. Alone: a table, whose columns are looked at."
         ),
     ] = "",
     label_column: Annotated[str, typer.Option(help="Of a table.")] = "label",
     preparation: Annotated[
         str | None,
         typer.Option(help="Of a table: a file that `dpcanary audit --prepare` has written."),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Of a folder of images: their height and width.")
     ] = None,
     standardise: Annotated[
         bool,
@@ -126,7 +129,10 @@ def check(
         return
     if sum(map(bool, (training, model, neighbours))) != 1:
         raise typer.BadParameter("give either a loop, --model or --neighbours, or --features alone")
-    records = partial(_records, features, label_column, preparation, loss)
+    of_file = {
+        "label_column": label_column, "preparation": preparation, "image_size": image_size,
+    }  # fmt: skip
+    records = partial(_records, features, of_file, loss)
     if neighbours:
         _check_neighbours(neighbours, records, first_steps, seed, report, as_json=as_json)
         return
@@ -200,9 +206,14 @@ def _check_model(model: str, records: Callable[..., Any], loss: Loss, *, as_json
             records(option="--model"),
             parts[1] if len(parts) > 1 else default,
             optimizer=parts[2] if len(parts) > 2 else None,
-            on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
+            on_estimate=_print_estimate,
         )
     _show(result, {"num_records": result.num_records}, as_json=as_json)
+
+
+def _print_estimate(seconds: float) -> None:
+    words = "a few seconds" if seconds < 5 else f"about {seconds:.0f} seconds"
+    print(words, file=sys.stderr)
 
 
 def _check_neighbours(
@@ -243,8 +254,7 @@ def _show(result: "CheckResult", further: dict[str, Any], *, as_json: bool) -> N
 
 def _records(
     features: str,
-    label_column: str,
-    preparation: str | None,
+    of_file: dict[str, Any],
     loss: Loss,
     *,
     option: str,
@@ -261,9 +271,7 @@ def _records(
     from dpcanary.audits.own_audit_data import label_kind_of, read_source
     from dpcanary.data.splitting import standardised
 
-    source = read_source(
-        features, label_column=label_column, label_kind=label_kind_of(loss), preparation=preparation
-    )
+    source = read_source(features, label_kind=label_kind_of(loss), **of_file)
     read = standardised(source) if scaled else source.training
     inputs = torch.from_numpy(read.features)
     if source.kind == "images" and inputs.dtype is torch.uint8:

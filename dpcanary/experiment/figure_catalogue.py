@@ -228,7 +228,7 @@ _KINDS = (
             "axis false negatives (world 0 taken for world 1).",
             "Black curves are the fewest errors that the accounted privacy of the same training"
             " allows, under substitute adjacency (solid) and add/remove adjacency (dashed).",
-            "An attack in the shaded region makes fewer errors than the add/remove curve would "
+            "An attack in the hatched region makes fewer errors than the add/remove curve would "
             "allow if it covered substitutions. Where its band lies in the region as a whole, this "
             "is evidence that this curve does not hold for substitutions. It speaks against the "
             "add/remove epsilon only where a bound exceeds it.",

@@ -125,12 +125,14 @@ def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity
 
 
 @style.applied()
-def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name: str) -> Figure:
+def draw_scores_of_worlds(
+    scores: WorldScores, bound: "EpsilonEstimate", *, name: str, alarm: str = ""
+) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
     The curve of a valid bound is drawn: the Gaussian one that the scores do not refute, or where
     the bound has none, that of (epsilon, delta)-DP, which lies lower. The true curve may lie above
-    it at some rates. `name` is that of the data.
+    it at some rates. `name` is that of the data. An `alarm` of the training is printed below.
     """
     of_point = "(ε, δ)-DP of the " * bool(np.isnan(bound.mu_lower))
     label = f"{of_point}bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
@@ -148,11 +150,12 @@ def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name
         panel_size=(4.2, 3.2),
         legend=[entries],
         notes=[
+            alarm,
             f"{name}: {len(scores.world0):,} scores of world 0 and {len(scores.world1):,} of world"
             f" 1; {rule_in_words(str(bound.threshold_rule))}, {bound.conversion.value} conversion,"
             f" {confidence_in_words(bound.significance)} confidence"
             if bound.is_valid
-            else f"{name}: no valid bound, {bound.assumption}"
+            else f"{name}: no valid bound, {bound.assumption}",
         ],
         caption=[f"The bound assumes: {bound.assumption}."] if bound.is_valid else [],
     )

@@ -139,14 +139,14 @@ def report_of_own_audit(
 
 
 def drawn_scores(
-    scores: WorldScores, estimate: EpsilonEstimate, *, name: str, caption: str
+    scores: WorldScores, estimate: EpsilonEstimate, *, name: str, caption: str, alarm: str = ""
 ) -> tuple[list[Picture], list[str]]:
     """The figure of an audit's scores and error rates; see `report_page.drawn`."""
 
     def draw() -> "Figure":
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
-        return draw_scores_of_worlds(scores, estimate, name=name)
+        return draw_scores_of_worlds(scores, estimate, name=name, alarm=alarm)
 
     return drawn("Scores and error rates", draw, (caption, CAPTION_OF_SCORES))
 

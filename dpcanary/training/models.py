@@ -105,9 +105,9 @@ def _own_module(
             module = make()
         except Exception as error:  # whatever the user's code raises
             raise InputError(f"model {reference} fails: {type(error).__name__}: {error}") from error
-    if not isinstance(module, nn.Module):
-        raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
-    outputs = _outputs_for(module, shape)
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
+        outputs = _outputs_for(module, shape)  # lazy layers draw their parameters here
     if isinstance(outputs, Exception):
         raise InputError(
             f"model {reference} cannot take records of shape {shape}: {outputs}"

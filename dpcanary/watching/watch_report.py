@@ -89,7 +89,13 @@ def report_of_watched_training(
         " the other records, and the errors of deciding by a threshold on the score."
     )
     scores = watched.scores["all_updates_known"]
-    pictures, left_out = drawn_scores(scores, estimate, name="watched training", caption=caption)
+    pictures, left_out = drawn_scores(
+        scores,
+        estimate,
+        name="watched training",
+        caption=caption,
+        alarm="" if watched.alarm is None else watched.alarm_line(),
+    )
     return Report(
         title=name,
         headline=headline,

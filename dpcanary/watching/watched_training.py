@@ -341,7 +341,10 @@ class WatchedTraining:
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
         drawn = draw_scores_of_worlds(
-            self.scores["all_updates_known"], self.estimate, name="watched training"
+            self.scores["all_updates_known"],
+            self.estimate,
+            name="watched training",
+            alarm="" if self.alarm is None else self.alarm_line(),
         )
         return shown(drawn, path)
 

@@ -126,7 +126,8 @@ def test_a_preparation_of_another_run_is_not_replaced(tmp_path):
 
 @pytest.mark.parametrize("result", [None, "summary.tsv", "shards/audit-gradient/00000.npz"])
 def test_another_config_is_noted_where_it_replaces_results(tmp_path, monkeypatch, capsys, result):
-    monkeypatch.setattr("dpcanary.audits.own_audit.run_snakemake", Mock())
+    run = Mock(side_effect=lambda path, *, before_jobs, **options: before_jobs(None))
+    monkeypatch.setattr("dpcanary.audits.own_audit.run_snakemake", run)
     run_audit(config_with(), root=tmp_path, by="a test")
     if result is not None:
         path = tmp_path / "results/mine" / result
@@ -135,6 +136,14 @@ def test_another_config_is_noted_where_it_replaces_results(tmp_path, monkeypatch
     run_audit({**config_with(), "seed": 3}, root=tmp_path, by="a test")
     noted = "note: mine had another config" in capsys.readouterr().err
     assert noted is (result is not None)
+    # One that is refused replaces nothing.
+    written = (tmp_path / "results/mine/audit.yaml").read_text()
+    run.side_effect = InputError("refused before its jobs")
+    with pytest.raises(InputError, match="refused before its jobs"):
+        run_audit({**config_with(), "seed": 4}, root=tmp_path, by="a test")
+    assert (tmp_path / "results/mine/audit.yaml").read_text() == written
+    assert "seed: 3" in written
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("mode", "way"), [

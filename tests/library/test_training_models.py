@@ -110,7 +110,18 @@ def test_pretrained_parameters_take_the_place_of_drawn_ones():
 
 # Functions that a config may name.
 own_perceptron = partial(perceptron(6, 8, nn.Tanh), 3)
+lazy = partial(nn.LazyLinear, 3)
 no_module, fails = Mock(return_value=3), Mock(side_effect=KeyError("weights"))
+
+
+@pytest.mark.parametrize("name", ["own_perceptron", "lazy"])
+def test_a_users_own_model_is_the_same_in_all_jobs(name):
+    """Also if a layer draws its parameters when it first sees a record."""
+    settings = stage(model=f"{__name__}:{name}")
+    own, state = flat(module_of(settings, **SHAPE)), torch.random.get_rng_state()
+    torch.rand(5)
+    assert torch.equal(own, flat(module_of(settings, **SHAPE)))
+    torch.random.set_rng_state(state)
 
 
 def test_a_users_own_model_is_made_by_its_function():

@@ -16,6 +16,7 @@ import torch
 from running import ROOT
 from scipy.stats import binom, chi2, norm
 from scipy.stats import t as student
+from summaries import below
 from typer.testing import CliRunner
 
 from dpcanary import Adjacency, InputError
@@ -729,7 +730,6 @@ def test_the_alarm_is_raised_once_comes_first_and_can_stop_the_training():
 def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     """What a training that is not the accounted one shows is no bound for the accounted one."""
     right, alarmed = (trained(scaled(share)).result(**ASKED) for share in (1.0, 0.5))
-    right.plot(tmp_path / "scores.png")
     not_valid = "and is not to be quoted as a lower bound. ALARM"
     for result, words in ((right, "The bound holds at delta"), (alarmed, not_valid)):
         report, is_valid = report_of_watched_training(result, name="x"), result is right
@@ -742,6 +742,7 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
         page = result.report(tmp_path / "loop.html").read_text(encoding="utf-8")
         assert "They say nothing about which records batches have" in " ".join(page.split())
         assert ("ALARM" in page) is not is_valid
+        assert below(result.plot(tmp_path / "scores.png")).startswith("ALARM") is not is_valid
     assert report.rows[0].cells[-1] == "-"  # what is accounted for another training
     assert report.headline.assumption == alarmed.alarm_line()
 
