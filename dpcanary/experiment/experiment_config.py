@@ -77,7 +77,9 @@ class Settings(EstimationKeys):
     experiment: Name = Field(description="results go to results/<experiment>/")
     seed: int = Field(0, ge=0, description="from which all randomness is derived")
     threshold_rules: tuple[RuleName, ...] = Field(
-        (ThresholdRule.COMBINED.value,), min_length=1, description="how scores become bounds"
+        (ThresholdRule.COMBINED.value,),
+        min_length=1,
+        description="how scores become bounds; figures draw those of the first valid one",
     )
     allow_not_valid: bool = Field(
         False,
@@ -273,6 +275,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 _MAIN = ("canary", "dataset", "sample_rate", "noise_multiplier", "target_epsilon", "num_steps")
+_RARELY_DIFFERENT = ("model", "adjacency")
 _DERIVED = ("seed", "score")  # from other keys, unless the config gives them
 
 
@@ -288,7 +291,7 @@ def table_of_audits(experiment: Experiment) -> str:
         if key != "num_runs"  # the runs of all repeats have a column
         and (
             any(_varies(key, names, experiment) for names in experiment.sweeps.values())
-            or (key in _MAIN and _varies(key, [*audits], experiment))
+            or (key in _MAIN + _RARELY_DIFFERENT and _varies(key, [*audits], experiment))
         )
         # A canary is mostly a part of the name.
         and not (key == "canary" and all(own.canary in name for name, own in audits.items()))

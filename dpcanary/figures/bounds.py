@@ -126,6 +126,7 @@ def draw_bounds_figure(
             "" if accounted else "No accounted ε is finite",
             "The heuristic is not known here" if heuristic and _HEURISTIC not in finite else "",
             _gaps_note(rows, accounted),
+            _cut_note(drawn, axis),
             bounds_note(rows, note, of=_HOLD[hold]),
             _limits_note(pd.concat(audited), rows),
             data_note(rows),
@@ -385,21 +386,46 @@ def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float
     """Gives all panels the same range, so that rules and settings compare."""
     for axes in panels:
         _scale_along(axes, values)
-    if values.name == "noise_multiplier" and (table["epsilon"] > 0).all():
+    if _is_logarithmic(table, str(values.name)):
         for axes in panels:
             axes.set_yscale("log")
             log_ticks(axes, axis="y")
         lows, highs = zip(*(axes.get_ylim() for axes in panels), strict=True)
         limits = min(lows), max(highs)
     else:
-        tops = table["epsilon"] + table["error_bar"].fillna(0.0)
-        finite = tops < float("inf")
-        # Group privacy may leave the panels if it would flatten all other lines.
-        others = finite & (table["series"] != "accounted_group_privacy")
-        highest = min(tops[finite].max(), 1.5 * tops[others].max())
-        limits = 0.0, 1.05 * float(highest) or 1.0
+        of_group, others = _tops(table)
+        highest = 1.5 * others if _is_cut(table) else max(of_group, others)
+        limits = 0.0, 1.05 * highest or 1.0
     for axes in panels:
         axes.set_ylim(*limits)
+
+
+def _is_logarithmic(table: pd.DataFrame, axis: str) -> bool:
+    """Whether the axis of epsilon is: along the noise, it spans orders of magnitude."""
+    return axis == "noise_multiplier" and bool((table["epsilon"] > 0).all())
+
+
+def _tops(table: pd.DataFrame) -> tuple[float, float]:
+    """The largest finite epsilons, error bars included: of group privacy, and of all else."""
+    tops = table["epsilon"] + table["error_bar"].fillna(0.0)
+    is_of_group = table["series"] == "accounted_group_privacy"
+    of_group, others = (
+        tops[(tops < float("inf")) & rows].max() for rows in (is_of_group, ~is_of_group)
+    )
+    return float(np.nan_to_num(of_group)), float(np.nan_to_num(others))
+
+
+def _is_cut(table: pd.DataFrame) -> bool:
+    """Whether group privacy leaves the panels, because it would flatten all other lines."""
+    of_group, others = _tops(table)
+    return of_group > 1.6 * others > 0
+
+
+def _cut_note(table: pd.DataFrame, axis: str) -> str:
+    """How high group privacy reaches where it leaves the panels."""
+    if _is_logarithmic(table, axis) or not _is_cut(table):
+        return ""
+    return f"Group privacy reaches {_tops(table)[0]:.4g}, above the panels"
 
 
 def _scale_along(axes: Axes, values: "pd.Series[float]") -> None:

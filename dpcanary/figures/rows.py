@@ -100,17 +100,18 @@ def check_audits(
     trained = rows[is_trained(rows)]
     of_data = [] if "dataset" in varied else _OF_DATA
     differences = {key: _difference(trained, key) for key in (*of_data, "num_slots")}
-    # Settings that follow from others come after these, and are not named beside them.
+    # Settings that follow from others come after these, and are compared where those are equal.
     for key in sorted(SHOWN, key=lambda key: (SHOWN[key].of == "all", len(SHOWN[key].follows))):
         shown_by = of_bounds * [
             place for place, keys in (("panels", PANELS), ("lines", LINES)) if key in keys
         ]
-        leaders = [leader for leader in SHOWN[key].follows if leader in varied]
+        leaders = [
+            leader for leader in SHOWN[key].follows if leader in varied or differences.get(leader)
+        ]
         of_key = rows if SHOWN[key].of == "all" else trained
         if SHOWN[key].of == "canary":
             of_key, leaders = rows.dropna(subset=key), ["canary"]
-        follows = any(differences.get(leader) for leader in SHOWN[key].follows)
-        if key in varied or follows or not SHOWN[key].of:
+        if key in varied or not SHOWN[key].of:
             continue
         groups = of_key.groupby(leaders, dropna=False) if leaders else [((), of_key)]
         different = (_difference(group, key, shown_by) for _, group in groups)

@@ -21,6 +21,8 @@ LONG_RULES = frozenset(
     }
 )  # fmt: skip
 _SHORT_SECONDS = 2.0
+# The rule of a job, what it does, and when it began.
+_Job = tuple[str, str, float]
 _LOG_END = 2000  # bytes, in which the last progress bar is
 
 
@@ -47,7 +49,7 @@ class WorkflowProgress:
     done: Callable[[object], float] = lambda job: 0.0
     _start: float | None = None
     _remaining: Counter[str] = field(default_factory=Counter)
-    _running: dict[object, tuple[str, str, float]] = field(default_factory=dict)
+    _running: dict[object, _Job] = field(default_factory=dict)
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _ended: Counter[str] = field(default_factory=Counter)
     _failed: set[object] = field(default_factory=set)
@@ -90,17 +92,19 @@ class WorkflowProgress:
         None as long as it is not known what a job takes that may take long.
         """
         elapsed = self.elapsed(now)
-        if elapsed <= 0 or not (self._ended or any(map(self.done, self._running))):
+        # Copies: a bar asks in a thread of its own, while jobs start and end.
+        running, remaining = {**self._running}, {**self._remaining}
+        if elapsed <= 0 or not (self._ended or any(map(self.done, running))):
             return None
         expected = {
-            rule: self._expected(rule, now) for rule, count in self._remaining.items() if count
+            rule: self._expected(rule, running, now) for rule, count in remaining.items() if count
         }
         work = ages = 0.0
         for rule, seconds in expected.items():
             if seconds is None:
                 return None
-            work += self._remaining[rule] * seconds
-        for job, (rule, _, begun) in self._running.items():
+            work += remaining[rule] * seconds
+        for job, (rule, _, begun) in running.items():
             age, seconds, done = now - begun, expected.get(rule) or 0.0, self.done(job)
             left = age * (1 - done) / done if done else max(seconds - age, 0.0)
             work += left - seconds
@@ -108,18 +112,18 @@ class WorkflowProgress:
         at_once = (sum(self._seconds.values()) + ages) / elapsed
         return max(work, 0.0) / max(at_once, 1.0)
 
-    def _expected(self, rule: str, now: float) -> float | None:
+    def _expected(self, rule: str, running: Mapping[object, _Job], now: float) -> float | None:
         """Seconds of a job of a rule; None if nothing is known."""
         if self._ended[rule]:
             return self._seconds[rule] / self._ended[rule]
         if rule not in LONG_RULES:
             return _SHORT_SECONDS
-        running = [
+        seconds = [
             (now - begun) / done
-            for job, (of, _, begun) in self._running.items()
+            for job, (of, _, begun) in running.items()
             if of == rule and (done := self.done(job)) > 0
         ]
-        return sum(running) / len(running) if running else None
+        return sum(seconds) / len(seconds) if seconds else None
 
     def _end(self, job: object, now: float) -> None:
         rule, what, begun = self._running.pop(job, ("", "", now))

@@ -186,6 +186,17 @@ def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy
     assert ("group privacy" in legend(figure)) is bool(np.isfinite(group_privacy))
 
 
+@pytest.mark.parametrize(("times", "leaves"), [(1.55, False), (1.59, False), (1.65, True)])
+def test_group_privacy_that_leaves_the_panels_is_noted(times, leaves):
+    summary = summary_of(steps=[500]).assign(epsilon_upper_group_privacy=np.inf)
+    _, table = draw_bounds_figure(summary, axis="step")
+    tops = table["epsilon"] + table["error_bar"].fillna(0.0)
+    upper = times * tops[tops < np.inf].max()
+    figure, _ = draw_bounds_figure(summary.assign(epsilon_upper_group_privacy=upper), axis="step")
+    assert bool(_epsilons(figure)[0].get_ylim()[1] < upper) is leaves
+    assert (f"Group privacy reaches {upper:.4g}, above the panels" in below(figure)) is leaves
+
+
 def test_accounted_values_between_gaps_are_drawn_and_gaps_of_group_privacy_are_named():
     summary = summary_of(steps=[100, 200, 300, 400, 500])
     is_known = summary["step"].isin([200, 400, 500])
@@ -602,10 +613,13 @@ def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message)
 
 def test_all_settings_that_a_figure_lacks_are_named_but_those_that_follow_from_others():
     other = _fixed(canary_period=5.0, num_steps=1250, learning_rate=0.1, data="sst2")
-    with pytest.raises(InputError) as refusal:
-        draw_bounds_figure(pd.concat([_fixed(), other]), **STEP)
-    named = re.findall(r"^audits plain and \S+ differ in (\w+)", str(refusal.value), re.M)
-    assert {*named} == {"data", "canary_period", "learning_rate"}
+    more = other.assign(audit="more", configuration="of more", num_steps=2500)
+    for rows, further in (([other], set()), ([other, more], {"num_steps"})):
+        with pytest.raises(InputError) as refusal:
+            draw_bounds_figure(pd.concat([_fixed(), *rows]), **STEP)
+        pattern = r"(?m)^audits \S+ and \S+ differ in (\w+)"
+        lacking = {*re.findall(pattern, str(refusal.value))}
+        assert lacking == {"data", "canary_period", "learning_rate"} | further
 
 
 def test_noise_may_follow_the_number_of_steps_and_no_other_setting():

@@ -84,6 +84,22 @@ def test_the_time_left_follows_the_jobs_of_a_rule(plan, events, now, left):
     assert after(plan, events).seconds_left(now) == (left and pytest.approx(left))
 
 
+def test_jobs_may_start_and_end_while_the_time_left_is_asked_for():
+    """A bar asks in a thread of its own."""
+    progress = after({"train_shard": 4, "account": 2}, "0 start 1 train_shard; 0 start 2 account")
+    others = iter(range(3, 99))
+
+    def changes(job: object) -> float:
+        other = next(others)
+        progress.start(other, f"rule{other}", "", 1.0)
+        progress.finish(other, 2.0)
+        progress.start(-other, "train_shard", "", 2.0)
+        return 0.5
+
+    progress.done = changes
+    assert progress.seconds_left(10.0) > 0
+
+
 def test_what_is_said_of_times_and_of_what_still_runs():
     assert shown.times_in_words(after({"train_shard": 3}, "0 start 1 train_shard"), 30) == "30 s"
     failed = after({"train_shard": 3}, "0 start 1 train_shard; 60 fail 1")

@@ -256,6 +256,14 @@ def test_the_list_of_audits_counts_the_runs_of_all_repeats():
     names = [line.split()[0] for line in text.splitlines() if line.startswith("mine")]
     assert names == [*swept.audits]
     assert max(map(len, names)) == len("mine-crafted_input-q0.25-sigma5.574-C1")
+    # What distinguishes sweeps has a column, too.
+    audits = {
+        adjacency: SHARED | {"canary": "gradient", "adjacency": adjacency, "num_runs": 12}
+        for adjacency in ("substitute", "add_remove")
+    }
+    text = table_of_audits(parse_experiment(CONFIG | {"audits": audits}))
+    [header] = [line for line in text.splitlines() if line.startswith("audit ")]
+    assert "adjacency" in header.split()
     counts = {"num_runs": 40, "num_repeats": 3, "runs_per_shard": 50}
     audits = {"a": EXPERIMENT.audits[TRAINED[0]].model_copy(update=counts)}
     alone = EXPERIMENT.model_copy(update={"audits": audits, "sweeps": {"a": ("a",)}})
