@@ -257,8 +257,9 @@ def test_the_list_of_audits_counts_the_runs_of_all_repeats():
     assert names == [*swept.audits]
     assert max(map(len, names)) == len("mine-crafted_input-q0.25-sigma5.574-C1")
     # What distinguishes sweeps has a column, too.
+    alike = {"canary": "worst_case", "noise_multiplier": 2.0, "num_steps": 3, "num_runs": 12}
     audits = {
-        adjacency: SHARED | {"canary": "gradient", "adjacency": adjacency, "num_runs": 12}
+        adjacency: alike | {"sample_rate": 0.5, "adjacency": adjacency}
         for adjacency in ("substitute", "add_remove")
     }
     text = table_of_audits(parse_experiment(CONFIG | {"audits": audits}))
