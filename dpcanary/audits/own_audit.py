@@ -61,9 +61,7 @@ def config_of(
     if not re.fullmatch(NAME_PATTERN, name):
         raise InputError(f"name {name!r} must match {NAME_PATTERN}")
     audit = {"dataset": _DATASET, **_stated(keys)}
-    canaries = audit.get("canary", [])
-    for canary in [canaries] if isinstance(canaries, str) else canaries:
-        _check_takes_records(canary)
+    check_canaries(audit.get("canary", []), loss=audit.get("loss", Loss.CROSS_ENTROPY))
     num_steps, slots = audit.get("num_steps"), audit.get("num_slots", 1)
     if isinstance(num_steps, int) and "record_every" not in audit:
         audit["record_every"] = _interval(num_steps)
@@ -78,19 +76,29 @@ def config_of(
     return config
 
 
-def _check_takes_records(canary: str) -> None:
-    """Refuses adversaries that need a config of their own, whatever the data."""
-    entry = adversary(canary)
-    if not entry.is_trained:
-        raise InputError(
-            f"canary {canary} trains no model on your records: write a config for it (dpcanary"
-            " init; docs/configs.md)"
-        )
-    if entry.has_candidates:
-        raise InputError(
-            f"canary {canary} has no two worlds, and is estimated by ranks: write a config for it"
-            " (dpcanary init; docs/secrets.md)"
-        )
+def check_canaries(canaries: str | Sequence[str], *, loss: Loss | str) -> None:
+    """Refuses adversaries that need a config of their own, or other labels, whatever the data.
+
+    Raises:
+        InputError: naming the adversary, and what to do.
+    """
+    for canary in [canaries] if isinstance(canaries, str) else canaries:
+        entry = adversary(canary)
+        if not entry.is_trained:
+            raise InputError(
+                f"canary {canary} trains no model on your records: write a config for it (dpcanary"
+                " init; docs/configs.md)"
+            )
+        if entry.has_candidates and not Loss(loss).is_of_classes:
+            raise InputError(
+                f"canary {canary} draws one of several classes, and with loss {loss} labels are"
+                " numbers: audit them by canary mislabeled or loss"
+            )
+        if entry.has_candidates:
+            raise InputError(
+                f"canary {canary} has no two worlds, and is estimated by ranks: write a config for"
+                " it (dpcanary init; docs/secrets.md)"
+            )
 
 
 def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
@@ -205,6 +213,7 @@ def audit(
     own_name = name or (name_of(str(features)) if is_path else "audit")
     kept = preparation = None
     label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))
+    check_canaries(keys.get("canary") or [], loss=keys.get("loss", Loss.CROSS_ENTROPY))
     if is_path:  # in the config, paths are relative to the folder
         is_elsewhere = Path(features).exists() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)

@@ -139,11 +139,20 @@ def audit(
       dpcanary audit --features my.npz --model my_package:build_model \\
                      --noise-multiplier 10 --num-steps 50 --delta 1e-5 --cost
     """
-    from dpcanary.audits.own_audit import CONFIG, COST, PREPARATION, config_of, name_of, run_audit
+    from dpcanary.audits.own_audit import (
+        CONFIG,
+        COST,
+        PREPARATION,
+        check_canaries,
+        config_of,
+        name_of,
+        run_audit,
+    )
     from dpcanary.audits.own_audit_data import audited_data, label_kind_of
     from dpcanary.audits.own_preparation import prepared_source
     from dpcanary.audits.workflow_run import ESTIMATE_COST
 
+    check_canaries(canary or [], loss=keys["loss"])
     _check_model(keys["model"])
     _check_images(features, keys["model"])
     labels = {"label_column": label_column, "label_kind": label_kind_of(keys["loss"])}

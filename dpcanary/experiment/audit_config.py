@@ -131,7 +131,7 @@ class Audit(
         if entry.has_candidates and entry.is_trained and not self.loss.is_of_classes:
             raise ValueError(
                 f"canary {self.canary} draws one of several classes, and with loss {self.loss}"
-                " labels are numbers: audit them by canary mislabeled or other_label"
+                " labels are numbers: audit them by canary mislabeled or loss"
             )
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")

@@ -324,6 +324,15 @@ def test_canaries_that_need_a_config_are_refused_by_name(canary, why, refuses):
         refuses(f"canary {canary} {why}: write a config for it", config_with, canary=canaries)
 
 
+def test_a_regression_is_sent_to_canaries_that_there_are(refuses):
+    words = (
+        r"random_label draws one of several classes, .*: audit them by canary mislabeled or loss"
+    )
+    refuses(words, config_with, canary="random_label", loss="squared_error")
+    for canary in ("mislabeled", "loss"):
+        assert config_with(canary=canary)["audits"]["audit"]["canary"] == canary
+
+
 @pytest.mark.usefixtures("quick_tables")
 def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     said = audited("--quick", "--cores", "2", "--significance", "0.1")
