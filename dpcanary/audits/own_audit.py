@@ -24,6 +24,7 @@ from dpcanary.core.files import write_text
 from dpcanary.data.record_source import Source
 from dpcanary.errors import InputError
 from dpcanary.estimation.rule_catalogue import ThresholdRule
+from dpcanary.experiment.audit_config import refusal_of_numbers
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.results_lock import locked
@@ -89,11 +90,8 @@ def check_canaries(canaries: str | Sequence[str], *, loss: Loss | str) -> None:
                 f"canary {canary} trains no model on your records: write a config for it (dpcanary"
                 " init; docs/configs.md)"
             )
-        if entry.has_candidates and not Loss(loss).is_of_classes:
-            raise InputError(
-                f"canary {canary} draws one of several classes, and with loss {loss} labels are"
-                " numbers: audit them by canary mislabeled or loss"
-            )
+        if refusal := refusal_of_numbers(entry, Loss(loss)):
+            raise InputError(refusal)
         if entry.has_candidates:
             raise InputError(
                 f"canary {canary} has no two worlds, and is estimated by ranks: write a config for"

@@ -26,6 +26,7 @@ from dpcanary.training.training_settings import (
     DescentKeys,
     Initialisation,
     LearningRateSchedule,
+    Loss,
     MechanismKeys,
     ModelKeys,
     ModelKind,
@@ -35,6 +36,16 @@ from dpcanary.training.training_settings import (
     WorldAssignment,
     is_own,
 )
+
+
+def refusal_of_numbers(entry: Adversary, loss: Loss) -> str:
+    """Why an adversary cannot have a loss whose labels are numbers; empty if it can."""
+    if not (entry.has_candidates and entry.is_trained) or loss.is_of_classes:
+        return ""
+    return (
+        f"canary {entry.name} draws one of several classes, and with loss {loss} labels are"
+        " numbers: audit them by canary mislabeled or loss"
+    )
 
 
 class Audit(
@@ -128,11 +139,8 @@ class Audit(
             raise ValueError(
                 f"canary {self.canary} optimises cross-entropy, and loss {self.loss} has none"
             )
-        if entry.has_candidates and entry.is_trained and not self.loss.is_of_classes:
-            raise ValueError(
-                f"canary {self.canary} draws one of several classes, and with loss {self.loss}"
-                " labels are numbers: audit them by canary mislabeled or loss"
-            )
+        if refusal := refusal_of_numbers(entry, self.loss):
+            raise ValueError(refusal)
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")
         if self.model is ModelKind.RESNET9 and self.width % 2:

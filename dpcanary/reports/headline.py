@@ -232,10 +232,11 @@ class Headline:
         if not self.is_valid:
             return [f"Nothing: the audit has no valid lower bound. {self.assumption[:1].upper()}"
                     f"{self.assumption[1:].removesuffix('.')}."]  # fmt: skip
-        under = f"under {self.adjacency} adjacency"
-        shown = [f"U{under[1:]}, {self._bound_in_words}", *filter(None, [self._compared])]
         if self.shown == 0 and self.bounds == 1:
-            shown = [f"Nothing is shown {under}. {_OF_ZERO}"]
+            shown = [f"Nothing is shown under {self.adjacency} adjacency. {_OF_ZERO}"]
+        else:
+            bound = f"Under {self.adjacency} adjacency, {self._bound_in_words}"
+            shown = [bound, *filter(None, [self._compared])]
         return [*shown, *self._real_sentences()]
 
     @property

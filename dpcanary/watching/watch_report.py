@@ -49,6 +49,7 @@ def report_of_watched_training(
     if watched.adjacency is not Adjacency.SUBSTITUTE:
         substitute = nan
     upper = add_remove if isnan(substitute) else substitute
+    alarm = "" if watched.alarm is None else watched.alarm_line()
     is_valid = estimate.is_valid and watched.alarm is None
     assumption = watched.assumption if watched.alarm is None else watched.alarm_line()
     correlated = f", accounted if {watched.noise_assumed}" if watched.is_correlated else ""
@@ -80,7 +81,7 @@ def report_of_watched_training(
         data="The training's own records. dpcanary read sums of their gradients and sizes of"
         " batches; what it measured of them stands here without noise, so keep this page as private"
         " as they are.",
-        refuted="" if watched.alarm is None else watched.alarm_line(),
+        refuted=alarm,
         not_examined=[_SCOPE, *([of_journal] if journal else [])],
     )
 
@@ -94,7 +95,7 @@ def report_of_watched_training(
         estimate,
         name="watched training",
         caption=caption,
-        alarm="" if watched.alarm is None else watched.alarm_line(),
+        alarm=alarm,
     )
     return Report(
         title=name,
@@ -102,7 +103,7 @@ def report_of_watched_training(
         columns=("an attacker who", "rule", "holds", "bound", "accounted"),
         rows=_rows(watched, upper if watched.alarm is None else nan),
         notes=[
-            *([] if watched.alarm is None else [watched.alarm_line()]),
+            *([alarm] if alarm else []),
             _SCOPE,
             *([f"All bounds: if {watched.looks_condition}."] if watched.looks_condition else []),
             *(watched.accounted_lines() if watched.alarm is None else []),
