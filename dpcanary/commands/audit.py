@@ -166,10 +166,6 @@ def audit(
         path=Path(path) if path else None,
         image_size=image_size,
     )
-    if path:
-        lines = [*prepared.look.lines(), _COUNTED] if prepared.look else []
-        there = " (it is there, and is used as it is)" * (prepared.look is None)
-        typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
     data = audited_data(
         prepared.records,
         source=features,
@@ -193,6 +189,10 @@ def audit(
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={"canary": canaries if len(canaries) > 1 else canaries[0], **keys},
     )
+    if path:
+        lines = [*prepared.look.lines(), _COUNTED] if prepared.look else []
+        there = " (it is there, and is used as it is)" * (prepared.look is None)
+        typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
     written = f"results/{own_name}/{COST if cost else CONFIG}"
     typer.echo(f"{wrapped(data.described)}\nConfig: {written}", err=True)
     results = run_audit(

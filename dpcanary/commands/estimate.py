@@ -52,7 +52,7 @@ _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
 _OF_RANKS = "Ranks of secrets"
 _HELP_OF_ALL = (
     "All rules that need no order of the scores (not `anytime` and `split`), and all conversions"
-    " for which the options are given."
+    " for which the options are given; with --one-run, the rules that allow any dependence."
 )
 
 ScoreColumn = Annotated[str, typer.Option(help="The column of scores.")]
@@ -243,10 +243,15 @@ def estimate(
         adjacency = Adjacency.ADD_REMOVE
     if mechanism and adjacency:
         mechanism = mechanism.under(adjacency)
-    if len(scores) == 1 and scores[0].is_dir() and not (rule or every):
+    if len(scores) == 1 and scores[0].is_dir() and not rule:
         one_run = True  # such a folder is one model of LiRA, so all scores are of one training
     default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
-    rules = [*_RULES] if every else [*(rule or [default.value])]
+    if every:
+        rules = [
+            name for name in _RULES if threshold_rule_named(name).any_dependence or not one_run
+        ]
+    else:
+        rules = rule or [default.value]
     of_mechanism = [Conversion.SUBSAMPLED_GAUSSIAN] * (mechanism is not None)
     conversions = [*_CONVERSIONS, *of_mechanism] if every else conversion or [Conversion.GDP]
     pairs = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.adversary_settings import DrawingStage
 from dpcanary.core.plugins import unknown_name
@@ -65,9 +65,21 @@ class Dataset(SourceKeys, EncodingKeys, SplitKeys):
 
 
 Stage = TypeVar("Stage", bound=ClosedModel)
+
+
+def _rule_of_configs(name: str) -> str:
+    if name not in threshold_rule_names():
+        raise ValueError(unknown_name(name, threshold_rule_names()))
+    if name == ThresholdRule.FIXED:
+        raise ValueError("threshold rule fixed needs a threshold: use it from the library")
+    return name
+
+
 # An editor offers the rules of this package and accepts those of plugins.
 RuleName = Annotated[
-    str, WithJsonSchema({"anyOf": [{"enum": [*ThresholdRule]}, {"type": "string"}]})
+    str,
+    AfterValidator(_rule_of_configs),
+    WithJsonSchema({"anyOf": [{"enum": [*ThresholdRule]}, {"type": "string"}]}),
 ]
 
 
@@ -109,16 +121,6 @@ class Settings(EstimationKeys):
     )
     datasets: dict[Name, Dataset] = Field({}, description="by name")
     figures: dict[Name, Figure] = Field({}, description="by name, which is also the file name")
-
-    @field_validator("threshold_rules")
-    @classmethod
-    def _are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in threshold_rule_names():
-                raise ValueError(unknown_name(name, threshold_rule_names()))
-        if ThresholdRule.FIXED in names:
-            raise ValueError("threshold rule fixed needs a threshold: use it from the library")
-        return names
 
     @model_validator(mode="after")
     def _are_valid(self) -> "Settings":

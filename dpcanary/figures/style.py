@@ -63,7 +63,7 @@ ACCOUNTED: Styles = {
 # Keyword arguments for the curve of what the last model would reveal under linear losses.
 HEURISTIC: dict[str, Any] = {
     "label": "heuristic for the last model, linear losses", "color": "#B2182B", "linestyle": "-.",
-    "zorder": 2.4,
+    "zorder": 2.6,
 }  # fmt: skip
 # Keyword arguments for the curves of what is exactly known of the final model.
 EXACT: Styles = {
@@ -92,12 +92,12 @@ def canary_name(canary: str, score: str | None = None) -> str:
 
     Example:
         >>> canary_name("worst_case", "transcript")
-        'worst case (transcript)'
+        'worst case (score: transcript)'
     """
     entry = adversary(canary)
     if _is_default(entry, score):
         return entry.label
-    return f"{entry.label} ({str(score).replace('_', ' ')})"
+    return f"{entry.label} (score: {str(score).replace('_', ' ')})"
 
 
 def canary_colour(canary: str) -> str:

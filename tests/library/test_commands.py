@@ -451,6 +451,12 @@ def test_a_folder_of_lira_is_of_one_training_unless_a_rule_is_asked_for(tmp_path
     assert by_default["bounds"][0]["threshold_rule"] == "mahloujifar"
     [bound] = as_json(*asked, "--rule", "combined")["bounds"]
     assert bound["threshold_rule"] == "combined"
+    # Only rules that allow any dependence are for one training.
+    every = as_json(*asked, "--all")
+    assert every == as_json(*asked, "--all", "--one-run")
+    rules = [bound["threshold_rule"] for bound in every["bounds"]]
+    assert rules == ["steinke", "mahloujifar", "mahloujifar"]
+    assert "give --one-run" not in printed(*asked, "--all")
 
 
 MODELS = np.arange(12).reshape(3, 4)

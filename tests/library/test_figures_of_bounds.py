@@ -466,7 +466,7 @@ def test_scores_of_one_canary_have_lines_of_their_own():
     other = default.assign(score="transcript", audit=default["audit"] + "-transcript")
     figure, _ = draw_bounds_figure(pd.concat([default, other]), axis="num_runs")
     dashes = {label: line.get_linestyle() for label, line in legend(figure).items()}
-    assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
+    assert (dashes["worst case"], dashes["worst case (score: transcript)"]) == ("-", "--")
 
 
 NAMES = [("add_remove", "add/remove"), ("zero_out", "zero-out")]
