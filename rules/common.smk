@@ -94,7 +94,7 @@ def program(rule):
     return str(BASE / "scripts" / f"{rule}.py")
 
 
-# How most programs are called.
+# How most rules call their program.
 COMMAND = (
     "python {input.program:q} {params.options} {params.files}"
     " --output {output} 2> {log}"
@@ -114,14 +114,14 @@ def code(rule, *functions):
 
 
 def code_for_audit(rule, functions=lambda audit: audit.own_functions):
-    """The same, with functions that the job's audit names: by default the user's own model."""
+    """Hash of the program's code and of functions of the job's audit, by default its own model."""
     return AUDITS.by_audit(lambda name: code(rule, *functions(EXPERIMENT.audits[name])))
 
 
 def gpus_of(device):
     """GPUs that a job asks for: `auto` asks where it can see that there is one."""
-    wanted = device == "cuda" or (device == "auto" and shutil.which("nvidia-smi"))
-    return 1 if wanted else 0
+    has_gpu = device == "cuda" or (device == "auto" and shutil.which("nvidia-smi"))
+    return 1 if has_gpu else 0
 
 
 def by_attempt(amount):

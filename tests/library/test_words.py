@@ -56,6 +56,20 @@ def test_names_and_texts(path: Path):
     assert [text for text in texts(source, tree) if WORDS.search(text)] == []
 
 
+RULES = [ROOT / "Snakefile", *sorted((ROOT / "rules").glob("*.smk"))]
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
+def test_names_and_texts_of_rules(path: Path):
+    """Rules are no Python, so patterns find their names and texts."""
+    source = path.read_text(encoding="utf-8")
+    names = re.findall(r"(?m)^ *(\w+) = |\bfor (\w+) in\b|^ *def (\w+)|\blambda (\w+)", source)
+    assert NAMES.isdisjoint({name for groups in names for name in groups})
+    comments = re.findall(r"(?m)(?:^|\s)#\s(.*)$", source)
+    docstrings = re.findall(r'(?s)"""(.*?)"""', source)
+    assert [text for text in docstrings + comments if WORDS.search(text)] == []
+
+
 def test_every_kind_of_name_and_text_is_seen():
     source = '''"""The same as before."""
 def told(given: int) -> int:  # made anew
