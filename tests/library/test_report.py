@@ -31,11 +31,7 @@ from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.overview_figure import draw_overview
-from dpcanary.reports.experiment_report import (
-    _of_real_record,
-    _settings_in_words,
-    report_of_experiment,
-)
+from dpcanary.reports.experiment_report import _of_real_record, report_of_experiment
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -44,6 +40,7 @@ from dpcanary.reports.headline import (
     bound_sentences,
     cited_source,
 )
+from dpcanary.reports.methods_of_audits import _settings_in_words
 from dpcanary.reports.own_audit_report import report_of_own_audit
 from dpcanary.reports.report_page import Report, html_of
 from dpcanary.scoring.world_scores import WorldScores
