@@ -79,9 +79,13 @@ def _table_of(
     look = Look(path, label_column, {}, classes, tuple(remarks))
     if look.is_open:
         raise look.refusal(prepared=True)
-    labels = classes_of(column).factorize()[0] if has_classes else numbers_of(column).to_numpy()
-    no_features = np.empty((len(cells), 0))
-    return _Table(cells, label_column, Source(str(path), records_from(path, no_features, labels)))
+    if has_classes:
+        labels, names = classes_of(column).factorize()
+    else:
+        labels, names = numbers_of(column).to_numpy(), pd.Index([])
+    records = records_from(path, np.empty((len(cells), 0)), labels)
+    rows = Source(str(path), records, class_names=tuple(map(str, names)))
+    return _Table(cells, label_column, rows)
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,12 @@ class Preparation(ClosedModel):
         text = yaml.safe_dump(
             values, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
         )
+        by_labels = ", which a balanced split chooses by labels" if self.classes else ""
         return (
             f"# What is done with the columns of {Path(source).name}: numbers and categories are"
             " used, all else is dropped.\n"
-            "# Written by dpcanary, from the adversary's records alone, which a balanced split"
-            f" chooses by labels. You may edit it.\n{text}"
+            f"# Written by dpcanary, from the adversary's records alone{by_labels}. You may edit"
+            f" it.\n{text}"
         )
 
 

@@ -148,8 +148,9 @@ def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
     counts = np.bincount(labels, minlength=num_classes)
     if counts.min() < per_class:
         short = int(np.argmin(counts))
+        name = source.class_names[short] if source.class_names else short
         raise InputError(
-            f"{source.name}: class {short} has {counts[short]} records, num_records {num_records}"
+            f"{source.name}: class {name} has {counts[short]} records, num_records {num_records}"
             f" needs {per_class} of each of the {num_classes} classes; lower it, or set balanced:"
             " false"
         )

@@ -129,25 +129,30 @@ _CAPTION_OF_BOUNDS = (
     "same scores; its bounds are not valid at that confidence. The figure's table, a .tsv file, "
     "has the bounds of one rule that is not valid, too, if there is one.",
     "Bars are the error of a mean, and may cross an upper bound where no bound exceeds it.",
-    "Points for fewer runs use the first runs of the same repeats, so the points of such a line are"
-    " not independent. The note says whether each of them holds alone or all of a line hold"
-    " jointly. Where the legend says that filled markers hold jointly, hollow ones hold alone.",
     "The heuristic, where it is drawn, is what the last model alone would reveal if losses were "
     "linear (Steinke et al., The Last Iterate Advantage, 2025). It is no bound.",
     "Lines of one colour family are variants of one canary, which the legend names.",
-    "In a figure by noise, further panels show the bounds as shares of the accounted epsilon of "
-    "their adjacency: a logarithmic axis hides these gaps.",
-    "In a figure by number of steps, the noise is calibrated for each number of steps; in figures"
-    " by clipping norm or learning rate, all points of a panel have the same noise multiplier.",
     "The threshold rule, the conversion and the number of models behind every bound are named below"
     " the panels. GDP conversion assumes that the mechanism's trade-off curve is Gaussian.",
 )
+# What the kinds of such figures say beyond that, by their names.
+_FURTHER_CAPTIONS = {
+    "epsilon_by_noise": "Further panels show the bounds as shares of the accounted epsilon of their"
+    " adjacency: a logarithmic axis hides these gaps.",
+    "epsilon_by_runs": "Points for fewer runs use the first runs of the same repeats, so the points"
+    " of a line are not independent. The note says whether each of them holds alone or all of a"
+    " line hold jointly. Where the legend says that filled markers hold jointly, hollow ones hold"
+    " alone.",
+    "epsilon_by_setting": "Along the number of steps, the noise of audits that have a target"
+    " epsilon is calibrated for each number of steps. Along the clipping norm or the learning rate,"
+    " all points of a panel have the same noise multiplier.",
+}
 _KINDS = (
     *(
         FigureKind(
             name,
             draw="dpcanary.figures.bounds:draw_bounds_figure",
-            caption=_CAPTION_OF_BOUNDS,
+            caption=(*_CAPTION_OF_BOUNDS, *filter(None, [_FURTHER_CAPTIONS.get(name)])),
             needs=("sweeps", *needs),
             keys=("heuristic", "lines", "panels"),
             check_rows="dpcanary.figures.bounds:check_rows",
@@ -303,6 +308,7 @@ _KINDS = (
             "Dotted lines are what is accounted under substitute adjacency for all copies of a"
             " secret together. The legend names what is accounted for a single record.",
         ),
+        check_rows="dpcanary.figures.secrets_figure:check_rows",
         is_of_secrets=True,
     ),
 )

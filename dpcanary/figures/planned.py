@@ -11,6 +11,9 @@ from dpcanary.experiment.figure_catalogue import figure_kind
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.summary import SHOWN, audit_settings
 
+# Columns of a summary that a config fixes, and that are no settings which figures name.
+_AS_PLANNED = ("num_slots", "num_candidates", "num_runs")
+
 
 def check_figures(experiment: Experiment) -> None:
     """Checks that each figure can show the audits of its sweeps together.
@@ -37,7 +40,9 @@ def check_figures(experiment: Experiment) -> None:
 def _planned_row(resolved: dict[str, Any], audit: str) -> dict[str, Any]:
     """An audit's row; a noise that is not calibrated yet is named by all that it follows from."""
     keys = resolved["audits"][audit]
-    row = {"audit": audit, "num_slots": keys["num_slots"]} | audit_settings(resolved, audit)
+    [sweep] = [name for name, audits in resolved["sweeps"].items() if audit in audits]
+    row = {"audit": audit, "sweep": sweep, **{key: keys[key] for key in _AS_PLANNED}}
+    row |= audit_settings(resolved, audit)
     target = keys["target_epsilon"]
     if target is not None:
         behind = [f"{key} {row[key]}" for key in SHOWN["noise_multiplier"].follows if row[key]]

@@ -121,11 +121,19 @@ def check_audits(
     keys = [*varied, "canary", "score"]
     audits = rows[[*dict.fromkeys([*keys, "audit", "configuration", "seed"])]]
     for _, group in audits.groupby(keys, dropna=False):
-        _check_repeats(group.drop_duplicates("audit"), varied)
+        check_repeats(group.drop_duplicates("audit"), varied)
 
 
-def _check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:
-    """Checks that audits are repeats of one configuration, each with a seed of its own."""
+def check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:
+    """Checks that audits are repeats of one configuration, each with a seed of its own.
+
+    Args:
+        audits: one row for each.
+        shown: the settings by which the figure distinguishes audits, for the message.
+
+    Raises:
+        InputError: names two audits that are not.
+    """
     earlier: list[tuple[str, str, int]] = []
     for audit, configuration, seed in audits[["audit", "configuration", "seed"]].to_numpy():
         for other, of_other, seed_of_other in earlier:

@@ -1,5 +1,6 @@
 """What ranks of secrets prove against the number of secrets, their values, copies and noise."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -7,9 +8,9 @@ from matplotlib.figure import Figure
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.layout import draw_line, make_frame, value_ticks
+from dpcanary.figures.layout import Entry, draw_line, make_frame, value_ticks
 from dpcanary.figures.notes import epsilon_label, number_range, stated_confidence
-from dpcanary.figures.rows import check_agree, last_rows, over_repeats
+from dpcanary.figures.rows import check_agree, check_repeats, last_rows, over_repeats
 
 _ACCOUNTED, _NOISE = "epsilon_upper_substitute", "noise_multiplier"
 # What a sweep may vary, and the label of its axis; the last one if it varies the noise alone.
@@ -19,6 +20,8 @@ _AXES = {
     "num_copies": "copies of a secret",
     _ACCOUNTED: "accounted ε",
 }
+# The line of all noises, along what is accounted for them.
+_ALONG_ACCOUNTED: dict[str, Any] = {"color": "black", "marker": "o", "zorder": 3}
 _DOTTED: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "zorder": 2.5}
 
 
@@ -40,6 +43,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
             in what the figure does not show.
     """
     rows = _shown_rows(summary)
+    check_rows(rows)
     table = over_repeats(rows, ["sweep", *_AXES, _NOISE])
     table["axis"] = table["sweep"].map({name: _axis(rows, name) for name in rows["sweep"].unique()})
     table["value"] = [row[row["axis"]] for _, row in table.iterrows()]
@@ -50,7 +54,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
         titles=[""] * table["sweep"].nunique(),
         panel_size=(3.4, 3.1),
         legend=[
-            ["audited ε (lower bound), by the ε that is accounted for a record:", *looks.values()],
+            *_audited_legend(table, looks),
             [_DOTTED | {"color": "black", "label": "accounted ε of all copies of a secret"}],
         ],
         notes=[note, _bounds_note(rows, table), _fixed_note(table)],
@@ -61,7 +65,7 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
         panel = table[table["sweep"] == sweep].sort_values("value")
         axis = panel["axis"].iloc[0]
         for noise, curve in panel.groupby(_NOISE) if axis != _ACCOUNTED else [(None, panel)]:
-            look = looks.get(noise, {"color": "black", "marker": "o", "zorder": 3})
+            look = looks.get(noise, _ALONG_ACCOUNTED)
             draw_line(axes, curve, "value", look)
             axes.plot(curve["value"], curve[_ACCOUNTED], color=look["color"], **_DOTTED)
         value_ticks(axes, panel["value"])
@@ -73,6 +77,15 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
     return figure, table
 
 
+def _audited_legend(table: pd.DataFrame, looks: style.Styles) -> Iterator[list[Entry]]:
+    """The lines of each noise, and the line of all noises, where they are drawn."""
+    is_along = table["axis"] == _ACCOUNTED
+    if not is_along.all():
+        yield ["audited ε (lower bound), by the ε that is accounted for a record:", *looks.values()]
+    if is_along.any():
+        yield [_ALONG_ACCOUNTED | {"label": "audited ε (lower bound), along the accounted ε"}]
+
+
 def _shown_rows(summary: pd.DataFrame) -> pd.DataFrame:
     """The rows of the first valid rule and its first conversion, after the last step."""
     valid = summary[summary["is_valid"]]
@@ -80,8 +93,20 @@ def _shown_rows(summary: pd.DataFrame) -> pd.DataFrame:
         raise InputError("the summary has no valid bound to show")
     by = ["threshold_rule", "conversion"]
     rows = last_rows(valid[(valid[by] == valid[by].iloc[0]).all(axis=1)])
-    check_agree(rows, ("canary", "delta", "significance", "num_steps", "sample_rate", "num_runs"))
-    return rows
+    check_agree(rows, ("delta", "significance"))
+    # A secret label is in one record.
+    return rows.fillna({"num_copies": 1})
+
+
+def check_rows(rows: pd.DataFrame, **_: object) -> None:
+    """Refuses sweeps of several quantities, and audits that differ in what the figure lacks."""
+    check_agree(rows, ("canary", "num_steps", "sample_rate", "num_runs"))
+    *settings, _accounted = _AXES
+    for sweep, of_sweep in rows.groupby("sweep"):
+        _axis(rows, str(sweep))
+        shown = [*settings, _NOISE]
+        for _place, audits in of_sweep.groupby(shown, dropna=False):
+            check_repeats(audits.drop_duplicates("audit"), shown)
 
 
 def _axis(rows: pd.DataFrame, sweep: str) -> str:

@@ -16,9 +16,10 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 RASTER_DPI = 200
 
 # For adversaries whose entry has no colour or marker: none of the catalogue's, and far from them.
-PALETTE = ("#A6D854", "#FB8072", "#800000", "#F0E442", "#D4B9DA", "#7FC97F")
+PALETTE = ("#0069FF", "#00B400", "#5A003C", "#FF1EF0", "#FB8072", "#000087")
 # Marker tuples are (points, 1, angle) for stars and (corners, 0, angle) for polygons.
 MARKERS: tuple[Any, ...] = ("d", (4, 1, 0), "8", (6, 1, 0), (3, 1, 0), (4, 1, 45))
+_SIZE_OF_STARS = 7.0  # their points are thin
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
 # Variants of a canary have other dashes, and the last one's colour goes so far to white or, where
 # the canary's own is light, to black.
@@ -112,7 +113,8 @@ def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
     """
     entry = adversary(canary)
     colour = canary_colour(canary)
-    return {
+    size = {} if entry.marker else {"markersize": _SIZE_OF_STARS}
+    return size | {
         "label": canary_name(canary, score),
         "color": colour,
         "marker": entry.marker or MARKERS[_place_without_style(canary) % len(MARKERS)],

@@ -10,7 +10,7 @@ from dpcanary.core.files import sha256_of_file, sha256_of_text
 from dpcanary.core.installation import LIBRARY
 from dpcanary.core.plugins import registered
 from dpcanary.core.public_names import module_of
-from dpcanary.errors import InputError
+from dpcanary.errors import InputError, suggestion
 
 _PACKAGE = "dpcanary"
 # Modules that load what other packages register, with the groups of entry points.
@@ -70,7 +70,7 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     Of a module outside installed packages, all that it imports of its folder counts. Keys are the
     paths relative to the folder of their package.
     """
-    module = reference.partition(":")[0]
+    module, _, name = reference.partition(":")
     top = module.partition(".")[0]
     packages: Packages = {_PACKAGE: root}
     if top != _PACKAGE:
@@ -78,6 +78,13 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     start = list(_module_files(module, packages))
     if not start:
         raise InputError(f"there is no module {module!r}, which {reference!r} names")
+    defined = _defined_in(start[-1].read_text(encoding="utf-8"))
+    if name.partition(".")[0] not in defined and not defined & {"*", "__getattr__"}:
+        public = sorted(other for other in defined if not other.startswith("_"))
+        raise InputError(
+            f"module {module} has no {name!r}, which {reference!r} names;"
+            f" {suggestion(name, public)}"
+        )
     return {
         str(path.relative_to(folder)): path
         for path in _closure(start, packages) | {*start}
@@ -167,6 +174,27 @@ def _package_of(path: Path, packages: Packages) -> str:
         if path.is_relative_to(folder):
             return ".".join(path.relative_to(folder).parts[:-1])
     return ""
+
+
+@cache
+def _defined_in(code: str) -> frozenset[str]:
+    """The names that a module defines or imports; `*` where they cannot all be known."""
+    names: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(code)]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    names.add(name)
+                case ast.ClassDef(name=name):
+                    names.add(name)
+                case ast.Name(id=name, ctx=ast.Store()):
+                    names.add(name)
+                case ast.alias(name=name, asname=asname):
+                    names.add((asname or name).partition(".")[0])
+                case _:
+                    pending.append(node)
+    return frozenset(names)
 
 
 @cache  # most modules serve several programs

@@ -362,8 +362,9 @@ def parts_of(split: Split) -> list[Records]:
 
 
 def source_of(**arrays: Any) -> Source:
-    test = arrays.pop("test", None)
-    return Source("some", Records(**{"features": FEATURES, "labels": LABELS} | arrays), test)
+    test, names = arrays.pop("test", None), arrays.pop("class_names", ())
+    records = Records(**{"features": FEATURES, "labels": LABELS} | arrays)
+    return Source("some", records, test, class_names=names)
 
 
 COUNTS = st.none() | st.integers(1, 30)
@@ -450,6 +451,11 @@ SPLIT_REFUSALS = [
     ({"test": Records(np.ones((9, 5)), [0] * 9)}, {}, "a test record has shape (5,), the othe"),
     ({"test": Records(WITH_NAN, LABELS)}, {}, "test part: record 17 has a feature that is NaN"),
     ({"labels": np.repeat([0, 1, 2], [10, 50, 60])}, {}, "class 0 has 10 records, num_records"),
+    (
+        {"labels": np.repeat([0, 1, 2], [50, 60, 10]), "class_names": ("no", "maybe", "yes")},
+        {},
+        "class yes has 10 records, num_records 60 needs 20 of each of the 3 classes",
+    ),
     ({"labels": np.tile([0, 1, 3], 40)}, {}, "class 2 has 0 records, num_records 60 needs 15"),
     ({}, {"num_records": 61}, "61 is no multiple of its 3 classes; change it, or set balanced"),
     ({}, {"num_records": 120}, "are private, which leaves none as auxiliary or test records"),

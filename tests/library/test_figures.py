@@ -17,6 +17,7 @@ from summaries import attack, below, legend, summary_of, titles
 
 from dpcanary import estimate_epsilon
 from dpcanary.core.gdp import gdp_delta
+from dpcanary.errors import InputError
 from dpcanary.estimation.rule_catalogue import RULES, Proof
 from dpcanary.experiment.summary import NOT_VALID
 from dpcanary.figures import attacks as of_attacks
@@ -501,3 +502,22 @@ def test_amplification_is_the_last_step_over_the_first_and_the_landscape_is_of_o
     for world in ("world0", "world1"):
         assert np.trapezoid(last[world], last["position"]) == pytest.approx(1.0, abs=2e-3)
     assert "B = 16, σ = 1, add/remove adjacency" in below(figure)  # noqa: RUF001
+
+
+def test_secret_labels_are_in_one_record_and_a_line_along_epsilon_is_in_the_legend():
+    """A summary has no number of copies of a secret label."""
+    summary = examples.of_secrets(canary="random_label", num_copies=np.nan)
+    by_noise = summary[summary["sweep"] == "by_noise"]
+    figure, table = draw("secrets", by_noise)
+    assert table["num_copies"].eq(1).all()
+    assert "copies of a secret: 1" in below(figure)
+    along = "audited ε (lower bound), along the accounted ε"
+    assert [*legend(figure)] == [along, "accounted ε of all copies of a secret"]
+    by_slots = summary[summary["sweep"] == "by_num_slots"]
+    figure, table = draw("secrets", by_slots)
+    assert along not in legend(figure)
+    assert {*table["line"]} < {*legend(figure)}
+    # Audits that differ in more than this figure shows are no repeats of one another.
+    other = by_noise.assign(audit=by_noise["audit"] + "-lr0.2", configuration="another")
+    with pytest.raises(InputError, match="by which this figure distinguishes audits"):
+        draw("secrets", pd.concat([by_noise, other]))

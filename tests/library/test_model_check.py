@@ -599,6 +599,18 @@ def test_a_loss_that_broadcasts_is_named():
     assert "Opacus's losses of the 6 records have shape (6, 6)" in ghost[0].note
 
 
+def test_a_loss_that_ghost_clipping_does_not_take_is_in_the_verdict():
+    network, (features, labels) = nn.Linear(6, 1), data(6)
+
+    def squares(outputs: torch.Tensor, _labels: torch.Tensor) -> torch.Tensor:
+        return outputs.square().mean()
+
+    result = check_model(network, (features, labels), squares)
+    assert result.passes
+    assert result.not_judged == ("ghost: losses of single records",)
+    assert "in any mode of Opacus. The losses of ghost clipping were not" in said(result)
+
+
 def regression() -> nn.Module:
     return nn.Linear(6, 1)
 

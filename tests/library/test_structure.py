@@ -131,14 +131,23 @@ def test_a_digest_follows_the_function_that_a_program_is_told(tmp_path, monkeypa
     assert digest_of_code(PROGRAM, ROOT) != digest_of_code(PROGRAM, ROOT, functions=functions)
     (tmp_path / "my_nets.py").write_text("from my_layers import WIDTH\n")
     (tmp_path / "my_layers.py").write_text("\nWIDTH = (")
+    (tmp_path / "my_lazy.py").write_text("def __getattr__(name):\n    return 1\n")
+    (tmp_path / "my_star.py").write_text("try:\n    from my_lazy import *\nexcept OSError: x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     for function, message in (
         ("dpcanary.nowhere:x", r"there is no module 'dpcanary\.nowhere'"),
         ("nowhere.y:x", "there is no package 'nowhere'"),
-        ("my_nets:build", r"my_layers\.py, line 2"),
+        ("my_nets:WIDTH", r"my_layers\.py, line 2"),
+        (
+            "my_nets:build",
+            "module my_nets has no 'build', which 'my_nets:build' names; known: WIDTH",
+        ),
+        ("dpcanary.scoring.scores:canary_los", "did you mean 'canary_loss'"),
     ):
         with pytest.raises(InputError, match=message):
             digest_of_code(PROGRAM, ROOT, functions=(function,))
+    for function in ("my_lazy:build", "my_star:build", "my_star:x"):
+        assert digest_of_code(PROGRAM, ROOT, functions=(function,))
 
 
 def test_a_digest_is_the_same_in_every_process():
@@ -194,7 +203,7 @@ def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatc
     unused = ("mypkg/unused.py", "layers.py")
     empty = ("mypkg/__init__.py", "mypkg/blocks.py", "mypkg/values.py", "beside.py", "lab/bare.py")
     files = dict.fromkeys((*empty, *unused), "") | {
-        "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
+        "mypkg/nets.py": "from .layers import x as f\nfrom . import blocks\nimport beside\n"
         "from lab.deep.small import y\nfrom ..outside import z\n",
         "mypkg/layers.py": "from .sub.inner import w\n",
         "mypkg/sub/inner.py": "from ..values import v\n",

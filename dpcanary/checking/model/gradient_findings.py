@@ -40,6 +40,7 @@ _ERRORS = {torch.float64: 1e-6, torch.float32: 2e-3}
 _HALF = 5e-2
 # Steps of training before the second comparison.
 STEPS = 3
+LOSSES_OF_GHOST = "ghost: losses of single records"
 _WRONG_NORMS = (
     "records are clipped by a wrong norm, so the sensitivity is not C: use another mode, or another"
     " version of Opacus"
@@ -199,7 +200,7 @@ def _change_with_others(mode: str, checked: CheckedModel, limit: float) -> bool:
 
 
 def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
-    name, expected = "ghost: losses of single records", "those of the loss of each record alone"
+    name, expected = LOSSES_OF_GHOST, "those of the loss of each record alone"
     with torch.no_grad(), unchanged_state(model):
         outputs = outputs_of(model, batch)
         alone = losses_alone(outputs, batch, loss)
@@ -209,7 +210,10 @@ def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
             note = f"Opacus's loss fails: {type(error).__name__}: {error}"
             return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
     if ghost is None or ghost.shape != alone.shape:
-        note = "ghost clipping takes losses of PyTorch alone, such as CrossEntropyLoss"
+        note = (
+            "ghost clipping takes a loss of PyTorch, such as nn.CrossEntropyLoss or nn.MSELoss, and"
+            " not this one"
+        )
         if ghost is not None:
             note = f"Opacus's losses of the {len(alone)} records have shape {(*ghost.shape,)}"
         return Finding(name, expected, "cannot be compared", True, "", note, judged=False)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from dpcanary.checking.findings import CheckResult
 from dpcanary.checking.model.gradient_findings import (
+    LOSSES_OF_GHOST,
     STEPS,
     gradient_findings,
     name_of_mode,
@@ -72,6 +73,8 @@ class ModelCheck(CheckResult):
                 f"No gradient of the records that were compared is wrong in {', '.join(judged)}."
                 f" Not compared, since the model cannot be trained so: {others}."
             )
+        elif LOSSES_OF_GHOST in self.not_judged:
+            right += " The losses of ghost clipping were not compared: see its note."
         return self.text(
             right=right,
             wrong=".",
