@@ -44,7 +44,7 @@ try:
     sys.path += [str(OWN_CODE)] * bool(OWN_CODE)
     FILES = DataFiles(EXPERIMENT.settings)
     if not FILES.archive:  # else no model is made, and its module may be missing
-        check_functions(EXPERIMENT.own_functions)
+        check_functions(EXPERIMENT.functions)
     if IS_MAIN:
         check_figures(EXPERIMENT)
         FILES.check()  # as a module, another rule may make them

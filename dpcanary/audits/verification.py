@@ -173,7 +173,10 @@ def verify_results(
             # With a second target, so that it does not end with a table of results.
             _make(config, copy, DERIVING_RULES, ["all", "resolve_config"], cores)
         except InputError as reason:
-            error = f"not everything could be recomputed: {reason}"
+            error = (
+                f"not everything could be recomputed, with the config's files looked up in"
+                f" {_base_of_paths(results)}: {reason}"
+            )
         chosen = _drawn(copy, replay, seed) if not error else []
         for path in chosen:
             path.unlink()
@@ -207,15 +210,14 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
     with TemporaryDirectory(prefix="dpcanary-verify-") as folder:
         root, copy = Path(folder), Path(folder) / "results" / settings.experiment
         copy.mkdir(parents=True)
-        if results.parent.name == "results":
-            # Paths in a config are relative to the folder in which it was run.
-            for beside in results.parents[1].iterdir():
-                if beside.name not in ("results", ".snakemake"):
-                    (root / beside.name).symlink_to(beside)
-            data_files = DataFiles(settings, folder=results.parents[1])
-            for file in (Path(file) for name in settings.datasets for file in data_files.of(name)):
-                if file.parts[0] == "results":  # such as the preparation of an audit's own table
-                    _link(root / file, results.parents[1] / file)
+        base = _base_of_paths(results)
+        for beside in base.iterdir():
+            if beside.name not in ("results", ".snakemake"):
+                (root / beside.name).symlink_to(beside)
+        data_files = DataFiles(settings, folder=base)
+        for file in (Path(file) for name in settings.datasets for file in data_files.of(name)):
+            if file.parts[0] == "results":  # such as the preparation of an audit's own table
+                _link(root / file, base / file)
         for name in _files_in(results, observed):
             _link(copy / name, results / name)
         if (results / LOOKS).exists():  # figures say at which numbers of runs bounds were seen
@@ -223,9 +225,14 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
         # Critical values that lie on this machine are not evidence.
         variables = {"DPCANARY_CACHE": str(root / "cache")}
         if settings.archive:  # which may lie among results, or above the folder
-            variables["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(results.parents[1])
+            variables["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(base)
         with patch.dict(os.environ, variables):
             yield copy
+
+
+def _base_of_paths(results: Path) -> Path:
+    """Where the paths of a config begin: the folder in which it was run, if `results` is in it."""
+    return results.parents[1] if results.parent.name == "results" else Path.cwd()
 
 
 def _link(link: Path, target: Path) -> None:

@@ -39,6 +39,7 @@ _FEW_RECORDS = 4
 # More whole numbers as labels may be counts; more fractions are measured.
 MANY_CLASSES, _MANY_VALUES = 10, 20
 _THOUSANDS = r"\s*[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?\s*"
+_OF_MISSING = "the median, and a 0/1 column for missing"
 _NOT_FILLED = "kept; remove these rows if missing"
 FOR_REGRESSION = "for regression: --loss squared_error"
 
@@ -216,7 +217,7 @@ def _looked_at(name: str, numbers: NDArray[Any]) -> tuple[bool, list[float], lis
         return True, [], [Remark("differs in all rows", "dropped", blocks=False)]
     markers = markers_among(numbers)
     remarks = [
-        Remark(f"{marker:.0f} in {np.sum(numbers == marker):,} rows", "missing", blocks=False)
+        Remark(f"{marker:.0f} in {np.sum(numbers == marker):,} rows", _OF_MISSING, blocks=False)
         for marker in markers
     ]
     if differ:
@@ -232,7 +233,7 @@ def _number(name: str, numbers: Any, is_missing: Any, unreadable: Any) -> Judgem
     if unreadable.any():
         remarks.append(Remark(f"{unreadable.sum():,} not numbers", "missing"))
     measured = numbers.mask(numbers.isin(markers))
-    remarks += _missing(is_missing, "the median, and a 0/1 column for missing")
+    remarks += _missing(is_missing, _OF_MISSING)
     column = Column(
         kind="number",
         markers=tuple(markers),

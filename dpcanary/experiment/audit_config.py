@@ -359,6 +359,13 @@ class Audit(
         return [str(self.model)] if self.is_trained and is_own(self.model) else []
 
     @property
+    def functions(self) -> list[str]:
+        """Those that make its model, its canaries or draws, and its scores, and its exact curve."""
+        entry = self.adversary
+        named = (entry.function, entry.score(self.score).function, entry.optimise, entry.exact)
+        return [*self.own_functions, *filter(None, named)]
+
+    @property
     def draws_start(self) -> bool:
         """Whether every run draws initial parameters of its own."""
         return self.is_trained and self.start is Initialisation.PER_RUN

@@ -195,6 +195,12 @@ class Experiment(ClosedModel):
         return [*dict.fromkeys(functions)]
 
     @property
+    def functions(self) -> list[str]:
+        """All functions that jobs of the audits call by name, the user's own included."""
+        of_audits = (name for audit in self.audits.values() for name in audit.functions)
+        return [*dict.fromkeys([*of_audits, *self.rule_functions])]
+
+    @property
     def rule_functions(self) -> list[str]:
         """The functions of the rules by which scores become bounds, of this package."""
         rules = map(threshold_rule_named, self.settings.threshold_rules)

@@ -379,7 +379,8 @@ class WatchedTraining:
             f" and {self.num_steps:,} steps; on average they"
             f" add at most {percent_up(self.share)} to the variance of a step's noise"
         )
-        rest = [*self.accounted_lines(), *self.measured_lines(), *last]
+        order = [self.order_in_words] if self.order_in_words else []
+        rest = [*order, *self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])
 
     def _shown_lines(self) -> list[str]:
@@ -399,6 +400,22 @@ class WatchedTraining:
             f" conversion {conversion}{looks})",
             *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
         ]
+
+    @property
+    def order_in_words(self) -> str:
+        """Why a weaker attacker shows more than a stronger one; empty if none does."""
+        for dependence in (INDEPENDENT, ANY):
+            of_attackers = [
+                round(bound.epsilon_lower, 2)
+                for bound in self.all_bounds
+                if bound.dependence == dependence
+            ]
+            if of_attackers != sorted(of_attackers, reverse=True):
+                return (
+                    "An attacker who sees less shows more here: each bound is of other scores and"
+                    " holds on its own, and with few canaries it varies much."
+                )
+        return ""
 
     @property
     def looks_condition(self) -> str:

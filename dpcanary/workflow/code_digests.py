@@ -59,7 +59,11 @@ def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) 
 
 
 def check_functions(references: Sequence[str]) -> None:
-    """Looks at the code of functions of the user's own, without running it."""
+    """Looks for the code of functions, without running it.
+
+    Raises:
+        InputError: names the function that is not there, or a mistake in what its module imports.
+    """
     for reference in references:
         _code_of_function(reference, LIBRARY)
 
@@ -70,7 +74,7 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     Of a module outside installed packages, all that it imports of its folder counts. Keys are the
     paths relative to the folder of their package.
     """
-    module, _, name = reference.partition(":")
+    module = reference.partition(":")[0]
     top = module.partition(".")[0]
     packages: Packages = {_PACKAGE: root}
     if top != _PACKAGE:
@@ -78,13 +82,7 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     start = list(_module_files(module, packages))
     if not start:
         raise InputError(f"there is no module {module!r}, which {reference!r} names")
-    defined = _defined_in(start[-1].read_text(encoding="utf-8"))
-    if name.partition(".")[0] not in defined and not defined & {"*", "__getattr__"}:
-        public = sorted(other for other in defined if not other.startswith("_"))
-        raise InputError(
-            f"module {module} has no {name!r}, which {reference!r} names;"
-            f" {suggestion(name, public)}"
-        )
+    _check_is_defined(reference, start[-1])
     return {
         str(path.relative_to(folder)): path
         for path in _closure(start, packages) | {*start}
@@ -176,25 +174,36 @@ def _package_of(path: Path, packages: Packages) -> str:
     return ""
 
 
+def _check_is_defined(reference: str, path: Path) -> None:
+    """Refuses a name that a module neither defines nor imports."""
+    module, _, name = reference.partition(":")
+    functions, others = _defined_in(path.read_text(encoding="utf-8"))
+    if {name.partition(".")[0], "*", "__getattr__"}.isdisjoint(functions | others):
+        public = sorted(other for other in functions or others if not other.startswith("_"))
+        raise InputError(
+            f"module {module} has no function {name!r}, which {reference!r} names;"
+            f" {suggestion(name, public)}"
+        )
+
+
 @cache
-def _defined_in(code: str) -> frozenset[str]:
-    """The names that a module defines or imports; `*` where they cannot all be known."""
-    names: set[str] = set()
+def _defined_in(code: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The functions of a module, and its other names; `*` where they cannot all be known."""
+    functions: set[str] = set()
+    others: set[str] = set()
     pending: list[ast.AST] = [ast.parse(code)]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    names.add(name)
-                case ast.ClassDef(name=name):
-                    names.add(name)
-                case ast.Name(id=name, ctx=ast.Store()):
-                    names.add(name)
+                    functions.add(name)
+                case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                    others.add(name)
                 case ast.alias(name=name, asname=asname):
-                    names.add((asname or name).partition(".")[0])
+                    others.add((asname or name).partition(".")[0])
                 case _:
                     pending.append(node)
-    return frozenset(names)
+    return frozenset(functions), frozenset(others)
 
 
 @cache  # most modules serve several programs

@@ -352,7 +352,7 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
     assert [text.partition("column")[2] for text in caplog.messages] == [
         " 'age': -999 in 6 rows: kept; remove these rows if missing"
     ]
-    assert "column 'age': -999 in 6 rows, used as it is (--prepare: missing)" in of_age
+    assert "column 'age': -999 in 6 rows, used as it is (--prepare: the median, and a 0/1" in of_age
     assert (
         "column 'visits': 14 whole numbers: classes; if they are counts or amounts, " in of_visits
     )

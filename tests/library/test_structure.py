@@ -140,9 +140,10 @@ def test_a_digest_follows_the_function_that_a_program_is_told(tmp_path, monkeypa
         ("my_nets:WIDTH", r"my_layers\.py, line 2"),
         (
             "my_nets:build",
-            "module my_nets has no 'build', which 'my_nets:build' names; known: WIDTH",
+            "module my_nets has no function 'build', which 'my_nets:build' names; known: WIDTH",
         ),
-        ("dpcanary.scoring.scores:canary_los", "did you mean 'canary_loss'"),
+        ("dpcanary.scoring.scores:cosin", r"names; did you mean 'cosine'\?"),
+        ("dpcanary.scoring.scores:loss", "names; known: .* canary_loss, .* logit_difference"),
     ):
         with pytest.raises(InputError, match=message):
             digest_of_code(PROGRAM, ROOT, functions=(function,))

@@ -747,6 +747,22 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     assert report.headline.assumption == alarmed.alarm_line()
 
 
+def test_an_attacker_who_sees_less_and_shows_more_is_explained():
+    result = trained().result(**ASKED)
+    strong, weak = result.scores["all_updates_known"], result.scores["all_updates"]
+    for scores, is_explained in (
+        ({"all_updates_known": strong, "all_updates": weak}, False),
+        ({"all_updates_known": strong, "all_updates": strong}, False),
+        ({"all_updates_known": weak, "all_updates": strong}, True),
+    ):
+        of_order = replace(result, scores=scores)
+        notes = report_of_watched_training(of_order, name="x").notes
+        explained = [note for note in notes if note.startswith("An attacker who sees less shows")]
+        assert len(explained) == is_explained
+        text = " ".join(str(of_order).split())
+        assert ("An attacker who sees less shows more here" in text) is is_explained
+
+
 def test_the_loop_of_the_page_runs(capsys):
     page = (ROOT / "docs/watching.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -16,9 +16,10 @@ from sampling import exhaustive, some_of
 
 from dpcanary.audits import verification as verifying
 from dpcanary.audits.verification import Verification, Verified, verify_results
-from dpcanary.core.files import write_arrays
+from dpcanary.core.files import write_arrays, write_text
 from dpcanary.core.sealed_tables import read_sealed_object, write_sealed_object
 from dpcanary.core.tsv_tables import write_table
+from dpcanary.errors import InputError
 from dpcanary.estimation.null_distributions.null_tables import cached_arrays
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.reports.experiment_report import report_of_experiment
@@ -209,6 +210,31 @@ def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatc
     verify_results(results)
     assert seen == [2.0]
     assert critical(2.0) == 0.5  # what is kept stays as it is
+
+
+@pytest.mark.parametrize("folder", ["results/study", "kept/study"])
+def test_paths_of_a_config_begin_beside_results_or_else_where_verify_runs(
+    folder, tmp_path, monkeypatch
+) -> None:
+    (results := tmp_path / folder).mkdir(parents=True)
+    content = {**TINY, "datasets": {**TINY["datasets"], "own": {"source": "mine.csv"}}}
+    content["datasets"]["own"]["num_records"] = 20
+    (results / "experiment.json").write_text(parse_experiment(content).to_json())
+    here = tmp_path / "here"
+    for place in (tmp_path, here):
+        write_text(place / "mine.csv", place.name)
+    monkeypatch.chdir(here)
+    contents: list[str] = []
+
+    def make(config: Path, *_: object) -> None:
+        contents.append((config.parent / "mine.csv").read_text())
+        raise InputError("no job ran")
+
+    monkeypatch.setattr(verifying, "_make", make)
+    base = tmp_path if folder.startswith("results") else here
+    error = verify_results(results).error
+    assert contents == [base.name]
+    assert error.endswith(f"the config's files looked up in {base}: no job ran")
 
 
 def of_epsilons(*values: float) -> pd.DataFrame:
