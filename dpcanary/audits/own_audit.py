@@ -277,21 +277,21 @@ def run_audit(
     """Writes a config into the folder of its results and runs it, all under their lock.
 
     Args:
-        config: what is audited; see `config.config_of`.
+        config: what is audited; see `config_of`.
         root: results go to `<root>/results/<experiment>/`.
         by: what the config says that it was written by.
         arrays: records that are written beside it, if they are in no file.
         preparation: the text of the preparation that is written beside it, if there is one.
-        before_jobs: see `running.run_snakemake`.
-        targets: see `running.run_config`.
-        cores: see `running.run_config`.
-        prints_results: see `running.run_config`.
+        before_jobs: see `workflow_run.run_snakemake`.
+        targets: see `workflow_run.run_config`.
+        cores: see `workflow_run.run_config`.
+        prints_results: see `workflow_run.run_config`.
 
     Returns:
         The folder of the results.
 
     Raises:
-        InputError: see `running.run_config`.
+        InputError: see `workflow_run.run_config`.
     """
     with locked(root / "results" / config["experiment"]) as (results, lock):
         if arrays is not None:

@@ -175,7 +175,7 @@ def checked_worlds(
 # The failure probability that the table is for: half of the usual significance of 0.05.
 LEVEL = 0.025
 
-# (number of scores of one world, local level), rounded down; by `release.packaged_tables`.
+# (number of scores of one world, local level), rounded down; made by release/packaged_tables.py.
 # fmt: off
 LOCAL_LEVELS: tuple[tuple[int, float], ...] = (
     (1000, 5.3222e-04), (1100, 5.2003e-04), (1210, 5.0831e-04), (1331, 4.9706e-04),

@@ -164,7 +164,7 @@ class Rule:
         any_dependence: whether the slots of a run may depend on one another in any way. Otherwise
             pooled slots must be independent.
         conversions: that it has; a config's others are replaced by the first one.
-        sentence: what it does, for a methods text, with citations as in `reports.methods`.
+        sentence: what it does, for a methods text, with citations as in `headline.Methods`.
         label: in figures; None takes the name.
         colour: in figures of one training.
         marker: of its points in figures.

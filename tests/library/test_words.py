@@ -2,6 +2,7 @@
 
 import ast
 import re
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,33 @@ def test_names_and_texts(path: Path):
     tree = ast.parse(source)
     assert not bound_names(tree) & NAMES
     assert [text for text in texts(source, tree) if WORDS.search(text)] == []
+
+
+# Packages and what is beside them in the repository, and suffixes of files, may be named anywhere.
+ELSEWHERE = {*packages_distributions(), "benchmarks", "release"}
+SUFFIXES = {"html", "json", "tgz"}
+LIBRARY = sorted((ROOT / "dpcanary").rglob("*.py"))
+
+
+def test_what_texts_refer_to_is_there():
+    """A text that says `module.name` is about a module of the library, or what its code names."""
+    defined: dict[str, set[str]] = {}
+    sources = {path: path.read_text(encoding="utf-8") for path in LIBRARY}
+    for path, source in sources.items():
+        module = path.parent.name if path.stem == "__init__" else path.stem
+        defined.setdefault(module, set()).update(re.findall(r"\w+", source))
+        for part in (path.with_suffix(""), path.parent):
+            defined.setdefault(part.parent.name, set()).add(part.name)
+    missing = {
+        f"{path.relative_to(ROOT)}: {module}.{name}"
+        for path, source in sources.items()
+        for module, name in re.findall(r"`([a-z]\w+)\.(\w+)[`(.]", source)
+        if name not in defined.get(module, SUFFIXES)
+        and module not in ELSEWHERE
+        # Attributes of what the same code names.
+        and not re.search(rf"^[^`#]*\b{module}\b", source, re.MULTILINE)
+    }
+    assert missing == set()
 
 
 RULES = [ROOT / "Snakefile", *sorted((ROOT / "rules").glob("*.smk"))]

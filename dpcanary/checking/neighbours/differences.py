@@ -31,7 +31,7 @@ class Difference:
     """A difference that the noisy sums do not explain.
 
     Attributes:
-        kind: a key of `findings.PROPERTIES`.
+        kind: a key of `neighbour_findings.PROPERTIES`.
         step: from 1; one more than there are for what is seen at the end.
         where: the tensor or setting.
         text: what differs and by how much, in words.

@@ -20,7 +20,7 @@ def statistics_of_pairs(
     scans: Floats,
     out: NDArray[np.float32],
 ) -> None:
-    """As `simulation.statistics_of_pairs`, in one pass over the scores."""
+    """As `simulated_nulls.statistics_of_pairs`, in one pass over the scores."""
     y = np.empty(normals1.shape[1])
     for sample in range(len(normals0)):
         cells, parts = _grid_positions(normals1[sample])
