@@ -19,6 +19,7 @@ from dpcanary.audits.own_audit_data import (
 )
 from dpcanary.audits.own_preparation import prepared_source
 from dpcanary.audits.workflow_run import run_snakemake
+from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import NAME_PATTERN, Choice
 from dpcanary.core.files import write_text
 from dpcanary.data.record_source import Source
@@ -30,6 +31,8 @@ from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.results_lock import locked
 from dpcanary.training.training_settings import Loss
 
+# The strongest canary, and a record with another label.
+DEFAULT_CANARIES = ("gradient", "mislabeled")
 _SWEEP, _DATASET = "audit", "data"
 _MOST_STEPS = 10
 
@@ -75,6 +78,11 @@ def config_of(
     }
     parse_experiment(config)
     return config
+
+
+def _default_canaries(adjacency: Adjacency | str | None) -> list[str]:
+    audited = Adjacency(adjacency or Adjacency.SUBSTITUTE)
+    return [name for name in DEFAULT_CANARIES if audited in adversary(name).adjacencies]
 
 
 def check_canaries(canaries: str | Sequence[str], *, loss: Loss | str) -> None:
@@ -148,7 +156,7 @@ def audit(
     *,
     delta: float,
     num_steps: int,
-    canary: str | Sequence[str] = "gradient",
+    canary: str | Sequence[str] | None = None,
     num_runs: int = 1000,
     name: str | None = None,
     num_records: int | None = None,
@@ -176,7 +184,8 @@ def audit(
             `squared_error`.
         delta: of (epsilon, delta)-DP.
         num_steps: training steps.
-        canary: in what the two datasets differ; several give an audit each. See docs/vocabulary.md.
+        canary: in what the two datasets differ; several give an audit each. By default those of
+            `DEFAULT_CANARIES` that audit the adjacency. See docs/vocabulary.md.
         num_runs: models of each audit, half of them in each world.
         name: of the experiment; by default that of the file.
         num_records: private records; by default half of all.
@@ -211,7 +220,8 @@ def audit(
     own_name = name or (name_of(str(features)) if is_path else "audit")
     kept = preparation = None
     label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))
-    check_canaries(keys.get("canary") or [], loss=keys.get("loss", Loss.CROSS_ENTROPY))
+    canaries = _default_canaries(keys.get("adjacency")) if canary is None else canary
+    check_canaries(canaries, loss=keys.get("loss", Loss.CROSS_ENTROPY))
     if is_path:  # in the config, paths are relative to the folder
         is_elsewhere = Path(features).exists() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)
@@ -243,7 +253,7 @@ def audit(
         name=own_name,
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={
-            "canary": canary if isinstance(canary, str) else [*canary],
+            "canary": canaries if isinstance(canaries, str) else [*canaries],
             "num_steps": num_steps,
             "num_runs": num_runs,
             **({} if "sampling" in keys else {"sample_rate": 1.0}),

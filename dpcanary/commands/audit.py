@@ -31,7 +31,6 @@ _DEFAULTS = {"num_runs": 1000, "num_steps": None}
 # What --quick changes: few models, in jobs for two cores, and the strongest canary alone.
 _QUICK = {"num_runs": 100, "runs_per_shard": 50}
 _COUNTED = "Counts are of the adversary's records, from which the preparation is made."
-_CANARIES, _QUICK_CANARIES = ["gradient", "mislabeled"], ["gradient"]
 _LONG = 180  # seconds of an audit, from which on there is a word about --quick
 
 
@@ -142,6 +141,7 @@ def audit(
     from dpcanary.audits.own_audit import (
         CONFIG,
         COST,
+        DEFAULT_CANARIES,
         PREPARATION,
         check_canaries,
         config_of,
@@ -178,7 +178,7 @@ def audit(
     keys |= _batches_and_steps(
         context, keys, num_records=data.num_records, batch_size=batch_size, epochs=epochs
     )
-    canaries = canary or (_QUICK_CANARIES if quick else _CANARIES)
+    canaries = canary or [*DEFAULT_CANARIES[: 1 if quick else None]]
     if quick:
         if _is_typed(context, "num_runs"):
             raise typer.BadParameter("give --num-runs or --quick, not both")

@@ -26,7 +26,7 @@ from dpcanary.data.record_source import (
     is_own,
     own_files,
 )
-from dpcanary.data.table_columns import FOR_REGRESSION, MANY_CLASSES
+from dpcanary.data.table_columns import FOR_REGRESSION, MANY_CLASSES, are_amounts
 from dpcanary.errors import InputError, suggestion
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {
@@ -137,7 +137,9 @@ def check_labels(kept: Source) -> None:
         missing = np.setdiff1d(np.arange(len(labels) + 1), labels)
         ways = "number the classes from 0 without gaps, or let `dpcanary audit --prepare` do it in"
         ways += " a table"
-        if len(labels) > MANY_CLASSES:
+        if are_amounts(len(labels), len(kept.training)):
+            ways = FOR_REGRESSION
+        elif len(labels) > MANY_CLASSES:
             ways += f"; if labels are counts or amounts, {FOR_REGRESSION}"
         raise InputError(
             f"{kept.name}: no record has label {missing[0]}, though labels go up to"

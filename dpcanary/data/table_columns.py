@@ -294,15 +294,20 @@ def judged_label(
     elif len(classes) == len(cells) > _FEW_RECORDS:
         remedy = "name another column" + f"; or, {FOR_REGRESSION}" * bool(are_numbers)
         remarks.append(Remark("differs in all rows", remedy, is_open=True))
-    elif are_numbers and len(classes) > max(_MANY_VALUES, len(cells) / 2):
+    elif are_numbers and are_amounts(len(classes), len(cells)):
         remarks.append(Remark(f"{len(classes):,} numbers", FOR_REGRESSION, is_open=True))
     elif are_numbers:
         if classes != tuple(map(str, range(len(classes)))):
             remedy = f"numbered from 0 to {len(classes) - 1}"
             remedy += "" if are_whole else f"; or, {FOR_REGRESSION}"
             remarks.append(Remark("not 0, 1, 2, ...", remedy))
-        remarks += remarks_on_label(numbers.to_numpy(), has_classes=True)
+        remarks += remarks_on_label(numbers_of(cells).dropna().to_numpy(), has_classes=True)
     return classes, remarks
+
+
+def are_amounts(num_values: int, num_rows: int) -> bool:
+    """Whether so many different numbers as labels are amounts, and no classes."""
+    return num_values > max(_MANY_VALUES, num_rows / 2)
 
 
 def remarks_on_label(labels: NDArray[Any], *, has_classes: bool) -> list[Remark]:
@@ -315,5 +320,7 @@ def remarks_on_label(labels: NDArray[Any], *, has_classes: bool) -> list[Remark]
     distinct = np.unique(labels)
     if len(distinct) <= MANY_CLASSES or np.any(distinct != np.floor(distinct)):
         return []
+    if are_amounts(len(distinct), len(labels)):
+        return [Remark(f"{len(distinct):,} numbers", FOR_REGRESSION, blocks=False)]
     remedy = f"classes; if they are counts or amounts, {FOR_REGRESSION}"
     return [Remark(f"{len(distinct):,} whole numbers", remedy, blocks=False)]

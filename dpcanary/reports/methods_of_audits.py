@@ -75,6 +75,12 @@ def methods_of(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) 
         entry = adversary(canary)
         cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
         methods.add(f"Canary {entry.label}: {entry.description.replace('`', '')}{cited}.")
+    of_numbers = [audit for audit in audits if audit.is_trained and not audit.loss.is_of_classes]
+    if any("label" in audit.adversary.description for audit in of_numbers):
+        methods.add(
+            "Labels are numbers: the label of a canary that has another one is the smallest or the"
+            " largest that the adversary knows."
+        )
     invalid = table[table["proof"] == Proof.NOT_VALID]
     planned = [
         f"Rule {rule} would be valid for a number of runs that was fixed beforehand."

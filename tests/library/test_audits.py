@@ -22,7 +22,13 @@ from typer.testing import CliRunner
 
 import dpcanary
 from dpcanary import estimate_epsilon
-from dpcanary.audits.own_audit import config_of, name_of, run_audit, write_config
+from dpcanary.audits.own_audit import (
+    _default_canaries,
+    config_of,
+    name_of,
+    run_audit,
+    write_config,
+)
 from dpcanary.audits.own_audit_data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.workflow_run import _only_looks, _status, run_config
 from dpcanary.cli import app, with_options
@@ -162,6 +168,11 @@ def test_a_folder_of_images_is_told_all_its_options_at_once(begun, mode, way):
         assert way in with_options(refusal, typed)
     if mode == "RGB":
         assert "Ahead: " in audited(*way.split()[-4:], features="photos")
+
+
+def test_canaries_are_by_default_those_that_audit_the_adjacency():
+    assert _default_canaries(None) == ["gradient", "mislabeled"]
+    assert _default_canaries("add_remove") == ["gradient"]
 
 
 def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):

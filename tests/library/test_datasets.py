@@ -511,6 +511,10 @@ def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path, refuses):
         (np.tile([1, 2, 3], 10), "no record has label 0, though labels go up to 3; number the cl"),
         (np.tile([0, 1, 3, 7, 7], 6), "no record has label 2, though labels go up to 7"),
         (np.arange(30) % 11 * 250, r"2500; .* counts or amounts, for regression: --loss sq"),
+        (
+            np.arange(30) % 21 * 250,
+            "label 1, though labels go up to 5000; for regression: --loss sq",
+        ),
         (np.zeros(30, int), "all records have the same label"),
         (np.arange(30), "every record has a label of its own"),
         (np.linspace(0, 1, 30), refused or "label +label +30 numbers +left to you: for regression"),

@@ -36,7 +36,7 @@ from dpcanary.data.record_source import Source
 from dpcanary.data.records import Records, read_split
 from dpcanary.data.sources import load_source
 from dpcanary.data.splitting import SplitRows, split_rows
-from dpcanary.data.table_columns import judged, markers_among, numbers_of
+from dpcanary.data.table_columns import judged, judged_label, markers_among, numbers_of
 from dpcanary.data.table_files import TableFile
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
@@ -356,6 +356,15 @@ def test_warnings_of_a_table_that_can_be_used(tmp_path, caplog):
     assert (
         "column 'visits': 14 whole numbers: classes; if they are counts or amounts, " in of_visits
     )
+    # As --prepare judges them, which would refuse these as classes.
+    caplog.clear()
+    pd.DataFrame({"price": np.arange(41) % 21, "size": 1.0}).to_csv(tmp_path / "few.csv")
+    load_source(str(tmp_path / "few.csv"), label_column="price")
+    assert caplog.messages[-1].endswith("21 numbers: for regression: --loss squared_error")
+    [remark] = judged_label(pd.Series(np.arange(41) % 21), has_classes=True)[1]
+    assert (remark.is_open, remark.what) == (True, "21 numbers")
+    [remark] = judged_label(pd.Series(np.arange(42) % 21), has_classes=True)[1]
+    assert (remark.is_open, remark.what) == (False, "21 whole numbers")
 
 
 def test_the_index_of_a_text_file_is_named_and_a_table_of_one_feature_is_kept(tmp_path, caplog):

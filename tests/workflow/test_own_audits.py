@@ -120,7 +120,9 @@ def test_a_finished_audit_that_is_called_again_prints_its_results(again):
     audits = json.loads(CliRunner().invoke(app, [*OPTIONS, "--json"]).stdout)["audits"]
     assert [row["canary"] for row in audits] == ["gradient", "mislabeled"]
     own = AuditResults(again / "results/flowers").summary
-    pd.testing.assert_frame_equal(audit("flowers.csv", **SETTINGS).summary, own)
+    # Whoever names no canary gets those of the command.
+    settings = {name: value for name, value in SETTINGS.items() if name != "canary"}
+    pd.testing.assert_frame_equal(audit("flowers.csv", **settings).summary, own)
     assert summary.stat().st_mtime_ns == before
 
 
