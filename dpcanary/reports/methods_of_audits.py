@@ -75,12 +75,6 @@ def methods_of(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) 
         entry = adversary(canary)
         cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
         methods.add(f"Canary {entry.label}: {entry.description.replace('`', '')}{cited}.")
-    of_numbers = [audit for audit in audits if audit.is_trained and not audit.loss.is_of_classes]
-    if any("label" in audit.adversary.description for audit in of_numbers):
-        methods.add(
-            "Labels are numbers: the label of a canary that has another one is the smallest or the"
-            " largest that the adversary knows."
-        )
     invalid = table[table["proof"] == Proof.NOT_VALID]
     planned = [
         f"Rule {rule} would be valid for a number of runs that was fixed beforehand."
@@ -160,6 +154,12 @@ def _settings_in_words(rows: pd.DataFrame, audits: Sequence[Audit]) -> Iterator[
         ]
         rates = pd.Series([audit.learning_rate for audit in trained])
         yield f"Training: {'; '.join(of_models)}; learning rate {_values_in_words(rates)}."
+    of_numbers = [audit for audit in trained if not audit.loss.is_of_classes]
+    if any("label" in audit.adversary.description for audit in of_numbers):
+        yield (
+            "Labels are numbers: the label of a canary that has another one is the smallest or the"
+            " largest that the adversary knows."
+        )
 
 
 def _values_in_words(column: "pd.Series[float]") -> str:

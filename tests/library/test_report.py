@@ -408,6 +408,20 @@ def test_methods_say_how_models_were_trained_and_the_range_of_many_values():
     )
 
 
+@pytest.mark.parametrize(("canary", "has_other_label"), [("mislabeled", True), ("natural", False)])
+def test_methods_say_which_label_a_canary_has_where_labels_are_numbers(canary, has_other_label):
+    audit = {
+        "canary": canary, "dataset": "d", "sample_rate": 1.0, "num_steps": 2, "num_runs": 8,
+        "noise_multiplier": 1.0, "loss": "squared_error",
+    }  # fmt: skip
+    dataset = {"source": "mine.csv", "num_records": 40, "label_kind": "numbers"}
+    config = {"experiment": "e", "delta": 1e-5, "datasets": {"d": dataset}, "audits": {"a": audit}}
+    audits = parse_experiment(config).audits
+    rows = pd.DataFrame([vars(audit) | {"data": "mine"} for audit in audits.values()], [*audits])
+    *_, last = _settings_in_words(rows, [*audits.values()])
+    assert last.startswith("Labels are numbers: the label of a canary") is has_other_label
+
+
 def test_methods_and_the_first_page_say_which_bounds_are_not_valid(tmp_path):
     valid = _report_after(tmp_path / "x", 12, growing="")
     methods = " ".join(valid.methods)
