@@ -26,6 +26,8 @@ _MARKS: dict[str, dict[str, Any]] = {
     "add_remove": {"color": "black", "linestyle": (0, (2, 1)), "linewidth": 2.2},
     "substitute": {"color": "black", "linestyle": "-", "linewidth": 2.2},
 }
+# Of the bars in the legend, where each canary has another colour.
+_OF_ALL_CANARIES = "#8A8A8A"
 _PROTECTS = {
     "add_remove": "accounted, add/remove: whether a record is there",
     "substitute": "accounted, substitute: what it says",
@@ -45,8 +47,10 @@ def draw_overview(table: pd.DataFrame) -> Figure:
     shown = shown.assign(shown=shown["shown"].where(shown["proof"] != Proof.NOT_VALID))
     has_means = ((shown["bounds"] > 1) & shown["shown"].notna()).any()
     by_attack = "a lower bound, or a mean of several" if has_means else "epsilon is at least this"
+    colours = {style.canary_colour(canary) for canary in shown["canary"]}
+    colour = colours.pop() if len(colours) == 1 else _OF_ALL_CANARIES
     legend: list[Entry] = [
-        Patch(color="#8FB8DE", label=f"shown by attack: {by_attack}"),
+        Patch(color=colour, alpha=0.75, label=f"shown by attack: {by_attack}"),
         *(look | {"label": _PROTECTS[kind]} for kind, look in _MARKS.items()),
     ]
     left_out = len(table) - len(shown)

@@ -113,7 +113,7 @@ def _legend(
     series = dict.fromkeys(attack.series for attack in attacks)
     exact = [style.EXACT[name] for name in style.EXACT if any(name in a.profiles for a in attacks)]
     shade = Patch(
-        **style.SHADED,
+        **(style.SHADED | {"hatch": "////", "linewidth": 0.6}),
         label="fewer errors than the add/remove curve would allow if it covered substitutions",
     )
     return [
