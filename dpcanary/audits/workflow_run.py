@@ -19,7 +19,13 @@ from dpcanary.experiment.config_parsing import parse_experiment, read_config
 from dpcanary.experiment.data_files import DataFiles
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.products import Products
-from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON, locked, write_holder
+from dpcanary.experiment.results_lock import (
+    BY_COMMAND,
+    GOES_ON,
+    PATIENCE,
+    locked,
+    write_holder,
+)
 from dpcanary.experiment.results_table import asks_for_all, print_ending
 from dpcanary.experiment.unplanned_looks import record_looks
 from dpcanary.figures.planned import check_figures
@@ -180,9 +186,10 @@ def _adds_keys(option: str) -> bool:
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
 
-    A second one kills it and its jobs. If this process alone is killed, it ends as by an
-    interruption, see `endings`. It holds the lock, too, so that no other run starts beside it
-    meanwhile.
+    A second one kills it and its jobs, and so does the end of `PATIENCE`: interrupted at some
+    moments, Snakemake waits for ever for a job that it has not started. If this process alone is
+    killed, Snakemake ends as by an interruption, see `endings`. It holds the lock, too, so that no
+    other run starts beside it meanwhile.
     """
     # The working folder is not searched first: a file there may have the name of Python's own.
     environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: str(os.getpid())}
@@ -202,10 +209,23 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
             return child.wait()
         except KeyboardInterrupt:
             _signal(child, signal.SIGINT)
-            _forward(child)
-            child.wait()
+            with _killed_after(PATIENCE, child):
+                _forward(child)
+                child.wait()
             print(f"\n{GOES_ON}", file=sys.stderr)
             raise
+
+
+@contextmanager
+def _killed_after(seconds: float, child: "subprocess.Popen[str]") -> Iterator[None]:
+    """Kills a child and its jobs if what is inside has not ended after some seconds."""
+    timer = threading.Timer(seconds, _signal, [child, signal.SIGKILL])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _forward(child: "subprocess.Popen[str]") -> None:

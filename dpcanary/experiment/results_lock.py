@@ -15,6 +15,8 @@ from dpcanary.errors import InputError
 BY_COMMAND = "DPCANARY_BY_COMMAND"
 # What a run says last that has not finished.
 GOES_ON = "The same command goes on from here: what is finished is kept."
+# Seconds after an interruption in which a run ends by itself; then it is killed.
+PATIENCE = 60.0
 _HELD = ExitStack()
 
 

@@ -9,14 +9,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON
+from dpcanary.experiment.results_lock import BY_COMMAND, GOES_ON, PATIENCE
 
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
 _MOST = 5
 _TRACEBACK = "Traceback (most recent call last):"
-# Seconds between two looks for the command, and those in which jobs end after an interruption.
-_LOOK, _PATIENCE = 1.0, 60.0
+_LOOK = 1.0  # seconds between two looks for the command
 
 
 def end_with_command() -> None:
@@ -38,7 +37,7 @@ def end_with_command() -> None:
         with suppress(OSError):  # where it was shown may be gone, too
             _say("The command was killed: its jobs end now. The same command goes on from here.")
         os.killpg(0, signal.SIGINT)
-        time.sleep(_PATIENCE)
+        time.sleep(PATIENCE)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
