@@ -40,8 +40,11 @@ def read_own(
     label_column: str = "label",
     label_kind: str = "classes",
     image_size: int | None = None,
+    max_records: int | None = None,
 ) -> Source:
     """Reads a user's own file or folder; then, if there is another one, its preparation.
+
+    Of a table that is prepared, only the first `max_records` are looked at.
 
     Raises:
         InputError: if one is missing or damaged, or cannot be used; it says all that is in the way.
@@ -59,7 +62,7 @@ def read_own(
                 f"{preparations[0]} is not for labels of kind {label_kind}; delete it, and run"
                 " again: then it is written again"
             )
-        table = TableFile(path, label_column).as_written()
+        table = TableFile(path, label_column).as_written()[:max_records]
         return preparation.applied(table, path=path, label_column=label_column)
     if is_table:
         return _read_plain_table(path, label_column, label_kind=label_kind)

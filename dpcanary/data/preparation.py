@@ -93,9 +93,10 @@ class Preparation(ClosedModel):
             row = int(np.argmax(unknown))
             raise InputError(
                 f"{where}: {unknown.sum():,} records have a label that is missing or that none of"
-                f" the adversary's records has, first record {row} ({cells.iloc[row]}); remove"
-                " them, or leave the adversary more records; for labels that are measured,"
-                " --loss squared_error"
+                f" the adversary's records has, first record {row} ({cells.iloc[row]}): delete"
+                " the preparation if it was made from other records; else remove them, or leave the"
+                " adversary more records (a balanced split leaves it few of a rare class: balanced:"
+                " false); for labels that are measured, --loss squared_error"
             )
         return labels
 

@@ -96,7 +96,11 @@ def load_source(
                 f"source {source} is read from {len(own)} files; {len(files)} are given"
             )
         whole = read_own(
-            files or own, label_column=label_column, label_kind=label_kind, image_size=image_size
+            files or own,
+            label_column=label_column,
+            label_kind=label_kind,
+            image_size=image_size,
+            max_records=max_records,
         )
         kept = whole.first(max_records=max_records, num_test=num_test)
         check_labels(kept)

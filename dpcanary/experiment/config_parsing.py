@@ -262,7 +262,14 @@ def _validated(model: type[AnyModel], values: Mapping[str, Any], *, where: str) 
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        lines = [f"{where}: {_describe(model, detail)}" for detail in error.errors()]
+        details = error.errors()
+        # Items that are wrong are not counted, so a list of them is too short as well.
+        of_items = {detail["loc"][:-1] for detail in details}
+        lines = [
+            f"{where}: {_describe(model, detail)}"
+            for detail in details
+            if detail["type"] != "too_short" or detail["loc"] not in of_items
+        ]
         raise InputError("\n".join(lines)) from None
 
 

@@ -1,6 +1,6 @@
 """The results of an experiment in a few columns: what is shown, beside what is accounted."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -452,17 +452,25 @@ def left_out_in_words(summary: pd.DataFrame, table: pd.DataFrame) -> Iterator[st
         yield f"Left out, as not valid: {left_out}; summary.tsv has the numbers."
 
 
+def _above_in_words(row: Mapping[Hashable, Any]) -> str:
+    """An audit of which bounds are above; with more digits where those of the table are equal."""
+    if row["bounds"] > 1:
+        return f"{row['audit']} ({row['above_accounted']} of {row['bounds']} bounds)"
+    shown, upper = (
+        row["shown"],
+        row[_SUBSTITUTE if row["adjacency"] == _SUBSTITUTE else "add_remove"],
+    )
+    if float(rounded_down(shown)) > float(rounded_up(upper)):
+        return str(row["audit"])
+    return f"{row['audit']} ({shown:.6g}, accounted: {upper:.6g})"
+
+
 def above_in_words(table: pd.DataFrame) -> Iterator[str]:
     """The alarm that bounds exceed what is accounted, with their audits, if any do."""
     rows = table[table["above_accounted"] > 0]
     if rows.empty:
         return
-    names = [
-        audit if bounds == 1 else f"{audit} ({above} of {bounds} bounds)"
-        for audit, bounds, above in zip(
-            rows["audit"], rows["bounds"], rows["above_accounted"], strict=True
-        )
-    ]
+    names = [_above_in_words(row) for row in rows.to_dict("records")]
     yield (
         f"ABOVE WHAT IS ACCOUNTED for the audited adjacency: {_first(names)};"
         f" {int(table['above_accounted'].sum())} of {int(table['bounds'].sum())} bounds."

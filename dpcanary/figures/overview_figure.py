@@ -26,7 +26,7 @@ _MARKS: dict[str, dict[str, Any]] = {
     "add_remove": {"color": "black", "linestyle": (0, (2, 1)), "linewidth": 2.2},
     "substitute": {"color": "black", "linestyle": "-", "linewidth": 2.2},
 }
-# Of the bars in the legend, where each canary has another colour.
+# The legend shows bars in this colour where each canary has its own.
 _OF_ALL_CANARIES = "#8A8A8A"
 _PROTECTS = {
     "add_remove": "accounted, add/remove: whether a record is there",

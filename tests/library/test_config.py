@@ -661,6 +661,13 @@ CASES = cases(
 )
 
 
+def test_a_list_of_wrong_items_is_not_also_called_too_short():
+    [line] = refusal(config(threshold_rules=["at_zero"]))
+    assert line.startswith("config: threshold_rules.0: unknown name, known: ")
+    [line] = refusal(config(threshold_rules=[]))
+    assert "threshold_rules: Tuple should have at least 1 item" in line
+
+
 @pytest.mark.parametrize(("base", "changes", "message"), CASES)
 def test_mistakes_are_named(base, changes, message):
     """And what is just in range, which has no message, is fine."""

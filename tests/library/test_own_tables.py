@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -683,3 +684,13 @@ def test_a_look_at_many_columns_is_short(tmp_path):
     look = look_at_source(str(tmp_path / "mine.csv"), label_column="label", label_kind="classes")
     lines = look.lines()
     assert (len(lines), lines[-1], max(map(len, lines)) <= 80) == (42, "and 50 more", True)
+
+
+def test_a_prepared_table_is_read_to_its_max_records(path, refuses):
+    """Whatever stands behind them."""
+    Path("how.yaml").write_text(prepared(path).preparation)
+    load = partial(load_source, "mine.csv", label_column="diagnosis", preparation="how.yaml")
+    whole = load().training
+    pd.concat([nasty(), nasty()[:2].assign(diagnosis=5)]).to_csv(path, index=False)
+    np.testing.assert_array_equal(load(max_records=ROWS).training.features, whole.features)
+    refuses("2 records have a label .*: delete the preparation if it was made from other", load)
