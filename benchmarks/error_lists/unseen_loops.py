@@ -14,8 +14,8 @@ from benchmarks.error_lists.own_loops import (
     NORMALISATION,
     POISSON,
     SCALE,
-    STEPS,
     TIMES,
+    UPDATES,
     Loop,
 )
 
@@ -196,5 +196,5 @@ WRONG = (
     Loop("biases without noise, by their shape", biases_without_noise, (SCALE,)),
     Loop("divided by the records drawn", divide_by_drawn, (NORMALISATION,)),
     Loop("sums that are never cleared", sum_never_cleared, (HISTORY,)),
-    Loop("a step kept if the loss of all data falls", undo_bad_steps, (STEPS,)),
+    Loop("a step kept if the loss of all data falls", undo_bad_steps, (UPDATES,)),
 )
