@@ -18,7 +18,6 @@ from dpcanary.core.optional_packages import require
 from dpcanary.core.printing import (
     confidence_in_words,
     percent_up,
-    rounded_down,
     rounded_up,
     table_lines,
     wrapped,
@@ -36,69 +35,23 @@ from dpcanary.scoring.world_scores import WorldScores
 from dpcanary.watching.alarms import Alarm
 from dpcanary.watching.canary_secrets import FEWEST_COINS
 from dpcanary.watching.measured import Measured
+from dpcanary.watching.threat_models import ANY, INDEPENDENT, Bound
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Whoever attacks, from the strongest to the weakest.
-THREAT_MODELS = {
-    "all_updates_known": "sees all updates, knows the other records",
-    "all_updates": "sees all updates",
-    "last_model": "sees the first and the last model",
-}
-INDEPENDENT = "if noise is independent"
-ANY = "any dependence"
 INDEPENDENT_NOISE = "the noise of different coordinates and steps is independent"
 # The share of the canaries that is guessed in each world, for the rule that allows dependence.
 _GUESSED = 0.05
-
-
 # With fewer canaries, half of them in each world, no scores show anything at significance 0.05.
 FEWEST_CANARIES = 8
 # With fewer, the exact family shows about as much as that of Gaussian curves.
 _LEAST_EXACT = 10
-
-
 _EXCEEDS = (
     "The first bound exceeds what is accounted: by the chance that its confidence leaves, or since"
     " the noise is not independent, or the mechanism's curve is not that of its conversion, or the"
     " training is not what was accounted."
 )
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A lower bound on epsilon.
-
-    Attributes:
-        threat_model: who attacks; a key of `THREAT_MODELS`.
-        rule: how scores became a bound.
-        conversion: among which trade-off curves the mechanism's was looked for.
-        dependence: what the canaries may share.
-        epsilon_lower: the bound, at least 0.
-        assumption: in words, what must hold so that the bound is valid.
-        is_proven: whether the rule's assumptions are proven for this attacker. To whoever does not
-            know the other records, their sum hides canaries, and it depends on all earlier noise.
-    """
-
-    threat_model: str
-    rule: str
-    conversion: str
-    dependence: str
-    epsilon_lower: float
-    assumption: str
-    is_proven: bool = True
-
-    @property
-    def attacker(self) -> str:
-        """The threat model in words, after "an attacker who"."""
-        return THREAT_MODELS[self.threat_model]
-
-    @property
-    def in_words(self) -> str:
-        """The bound, rounded to its safe side."""
-        number = rounded_down(self.epsilon_lower)
-        return f">= {number}" if self.is_proven else f"{number}, not proven"
 
 
 @dataclass(frozen=True, repr=False)
