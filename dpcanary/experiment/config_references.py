@@ -17,7 +17,7 @@ from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_catalogue import figure_kind
-from dpcanary.experiment.figure_checks import without_gaussian_bounds
+from dpcanary.experiment.figure_checks import why_no_inputs, without_gaussian_bounds
 from dpcanary.experiment.figure_config import Figure
 from dpcanary.training.training_settings import WorldAssignment
 
@@ -220,5 +220,6 @@ def _check_figure(
                 " noise: take another sweep"
             )
     reason = without_gaussian_bounds(settings) if figure.shown else ""
+    reason = reason or why_no_inputs(kind.inputs, shown)
     if reason := reason or function_named(kind.check)(shown, figure, settings):
         raise InputError(f"{where}: {reason}")

@@ -271,7 +271,7 @@ _KINDS = (
             "has length C at every step by construction.",
         ),
         keys=("panels",),
-        check=f"{_CHECKS}:why_no_gradient_norm",
+        check=f"{_CHECKS}:why_without_privacy",
         check_rows="dpcanary.figures.set_ups:check_rows",
         has_bounds=False,
     ),

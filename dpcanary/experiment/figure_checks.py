@@ -1,6 +1,6 @@
 """Which audits the kinds of figures of general use can show; see `FigureKind.check`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.experiment.audit_config import Audit
@@ -8,6 +8,7 @@ from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_config import Figure
 
 Audits = Mapping[str, Audit]
+GRADIENT_NORM = "gradient_norm"
 
 
 def why_not_so_many_runs(audits: Audits, figure: Figure, _: Settings) -> str:
@@ -46,16 +47,19 @@ def why_no_accuracy(audits: Audits, *_: object) -> str:
     return ""
 
 
-def why_no_gradient_norm(audits: Audits, *_: object) -> str:
-    """Why there is no norm of a gradient beside a clipping norm; empty if there is one."""
-    if "gradient_norm" not in {audit.score for audit in audits.values()}:
-        return "no audit of its sweeps has score gradient_norm"
-    return _without_privacy(audits)
+def why_no_inputs(inputs: Sequence[str], audits: Audits) -> str:
+    """Why audits leave a figure without norms or gaps of losses that it draws; empty if not."""
+    scores = {audit.score for audit in audits.values()}
+    if "norms" in inputs and GRADIENT_NORM not in scores:
+        return f"no audit of its sweeps has score {GRADIENT_NORM}"
+    if "gaps" in inputs and scores != {"loss"}:
+        return "it compares losses: all audits of its sweeps need score loss"
+    return ""
 
 
 def why_no_profile(audits: Audits, _: Figure, settings: Settings) -> str:
     """Why there is no accounted or audited curve of some audit; empty if all have both."""
-    return without_gaussian_bounds(settings) or _without_privacy(audits)
+    return without_gaussian_bounds(settings) or why_without_privacy(audits)
 
 
 def without_gaussian_bounds(settings: Settings) -> str:
@@ -65,7 +69,8 @@ def without_gaussian_bounds(settings: Settings) -> str:
     return "conversions has no gdp, which gives the audited curve"
 
 
-def _without_privacy(audits: Audits) -> str:
+def why_without_privacy(audits: Audits, *_: object) -> str:
+    """Which audit trains without privacy; empty if none does."""
     for name, audit in audits.items():
         if audit.noise_multiplier == 0:
             return (

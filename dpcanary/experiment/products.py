@@ -18,6 +18,7 @@ from dpcanary.estimation.estimation_settings import EstimationStage
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.figure_catalogue import figure_kind
+from dpcanary.experiment.figure_checks import GRADIENT_NORM
 from dpcanary.experiment.release import Released, open_release
 from dpcanary.scoring.scoring_settings import ScoringStage
 from dpcanary.training.training_settings import PretrainingStage, ReferenceStage
@@ -336,9 +337,9 @@ class Products:
         """A figure's audits: those of its sweeps, of norms only those that keep them."""
         shown = self.experiment.settings.figures[figure]
         audits = self._audits_of_sweeps(shown.sweeps)
-        if shown.kind != "gradient_norm":
+        if "norms" not in figure_kind(shown.kind).inputs:
             return audits
-        return [audit for audit in audits if self._audits[audit].score == "gradient_norm"]
+        return [audit for audit in audits if self._audits[audit].score == GRADIENT_NORM]
 
     def data_of(self, audit: str) -> list[Product]:
         """The split dataset of an audit; none where no model is trained."""

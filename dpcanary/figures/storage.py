@@ -17,6 +17,7 @@ from dpcanary.core.files import write_atomically, write_text
 from dpcanary.core.provenance import DESCRIPTION, KEY
 from dpcanary.core.tsv_tables import read_table
 from dpcanary.errors import InputError
+from dpcanary.experiment.figure_checks import GRADIENT_NORM
 from dpcanary.experiment.summary import COLUMNS
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, ShownBound
@@ -95,7 +96,7 @@ def _norms(files: Files) -> "dict[str, Norms]":
     norms: dict[str, Norms] = {}
     for path in files["scores"]:
         file = read_scores(path)
-        if file.header["score"] != "gradient_norm":
+        if file.header["score"] != GRADIENT_NORM:
             raise InputError(
                 f"audit {file.audit} has score {file.header['score']}, which keeps no norms"
             )

@@ -31,8 +31,6 @@ CANARY_SETS = FigureKind(
 
 def why_not_comparable(audits: Mapping[str, Audit], _: Figure, settings: Settings) -> str:
     """Why a figure cannot compare the canaries of audits; empty if it can."""
-    if {audit.score for audit in audits.values()} != {"loss"}:
-        return "it compares losses: all audits of its sweeps need score loss"
     if len({audit.seed for audit in audits.values()}) > 1:
         return (
             "its audits have seeds of their own; give them the same seed, so that their trainings"
