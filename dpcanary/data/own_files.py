@@ -34,6 +34,12 @@ _LARGEST = 1e150
 _LOG = logging.getLogger(__name__)
 
 
+_FOR_LABELS = {
+    "classes": "leave out the loss of a regression (in a config also label_kind: numbers)",
+    "numbers": "give --loss squared_error (in a config also label_kind: numbers)",
+}
+
+
 def read_own(
     files: Sequence[Path],
     *,
@@ -58,9 +64,12 @@ def read_own(
     if preparations:
         preparation = read_preparation(preparations[0])
         if bool(preparation.classes) != (label_kind == "classes"):
+            kinds = "classes", "numbers"
+            written, asked = kinds if preparation.classes else reversed(kinds)
             raise InputError(
-                f"{preparations[0]} is not for labels of kind {label_kind}; delete it, and run"
-                " again: then it is written again"
+                f"{preparations[0]} is for labels that are {written}, but they are taken as"
+                f" {asked}: {_FOR_LABELS[written]}; or delete it for {asked}, and run again: an"
+                " audit writes it again"
             )
         table = TableFile(path, label_column).as_written()[:max_records]
         return preparation.applied(table, path=path, label_column=label_column)

@@ -288,8 +288,11 @@ def test_numbers_to_be_predicted_are_left_as_they_are(path, refuses):
     labels = table["diagnosis"].astype(np.float32)
     np.testing.assert_array_equal(prepared_table.records.training.labels, labels)
     assert read_preparation_of(prepared_table).classes == ()
-    with pytest.raises(InputError, match=r"how\.yaml is not for labels of kind classes"):
-        load_source("mine.csv", label_column="diagnosis", preparation="how.yaml")
+    load = partial(load_source, "mine.csv", label_column="diagnosis", preparation="how.yaml")
+    refuses(r"are numbers, but they are taken as classes: give --loss squared_error", load)
+    nasty().to_csv(path, index=False)
+    Path("how.yaml").write_text(prepared(path, file=Path("other.yaml")).preparation)
+    refuses(r"are classes, but they are taken as numbers: leave out", load, label_kind="numbers")
 
 
 @pytest.mark.parametrize(("values", "kind", "what"), [

@@ -211,8 +211,8 @@ def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
             return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
     if ghost is None or ghost.shape != alone.shape:
         note = (
-            "ghost clipping takes a loss of PyTorch, such as nn.CrossEntropyLoss or nn.MSELoss, and"
-            " not this one"
+            "ghost clipping takes a loss of PyTorch, such as nn.CrossEntropyLoss, or nn.MSELoss of"
+            " outputs that have the labels' shape, and not this one"
         )
         if ghost is not None:
             note = f"Opacus's losses of the {len(alone)} records have shape {(*ghost.shape,)}"
