@@ -183,27 +183,27 @@ def confidence_in_words(significance: float) -> str:
 
 def number(value: float) -> str:
     """A number for a table, with two digits after the point."""
-    return _with_two_digits(value, round)
+    return _with_digits(value, round, 2)
 
 
-def rounded_up(value: float) -> str:
+def rounded_up(value: float, *, digits: int = 2) -> str:
     """An upper bound for a table: a smaller number would be no bound.
 
     Example:
         >>> rounded_up(9.99001), rounded_up(1.1)
         ('10.00', '1.10')
     """
-    return _with_two_digits(value, ceil)
+    return _with_digits(value, ceil, digits)
 
 
-def rounded_down(value: float) -> str:
+def rounded_down(value: float, *, digits: int = 2) -> str:
     """A lower bound for a table: a larger number would be no bound.
 
     Example:
         >>> rounded_down(9.98999), rounded_down(0.29)
         ('9.98', '0.29')
     """
-    return _with_two_digits(value, floor)
+    return _with_digits(value, floor, digits)
 
 
 def percent(share: float) -> str:
@@ -247,10 +247,11 @@ def _percent(share: float, whole: Callable[[float], int]) -> str:
     return f"{whole(round(100 * share * scale, 6)) / scale:.10g} %"
 
 
-def _with_two_digits(value: float, whole: Callable[[float], int]) -> str:
+def _with_digits(value: float, whole: Callable[[float], int], digits: int) -> str:
     if math.isnan(value):
         return "-"
     if math.isinf(value):
         return "inf"
-    # A bound that is a number of two digits, but for the rounding of floats, is that number.
-    return f"{whole(round(100 * value, 6)) / 100:,.2f}"
+    # A bound that is a number of so many digits, but for the rounding of floats, is that number.
+    factor = 10**digits
+    return f"{whole(round(factor * value, 6)) / factor:,.{digits}f}"

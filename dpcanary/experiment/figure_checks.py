@@ -6,9 +6,9 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_config import Figure
+from dpcanary.scoring.score_file import GRADIENT_NORM
 
 Audits = Mapping[str, Audit]
-GRADIENT_NORM = "gradient_norm"
 
 
 def why_not_so_many_runs(audits: Audits, figure: Figure, _: Settings) -> str:

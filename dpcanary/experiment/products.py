@@ -18,8 +18,8 @@ from dpcanary.estimation.estimation_settings import EstimationStage
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.figure_catalogue import figure_kind
-from dpcanary.experiment.figure_checks import GRADIENT_NORM
 from dpcanary.experiment.release import Released, open_release
+from dpcanary.scoring.score_file import GRADIENT_NORM
 from dpcanary.scoring.scoring_settings import ScoringStage
 from dpcanary.training.training_settings import PretrainingStage, ReferenceStage
 

@@ -462,7 +462,8 @@ def _above_in_words(row: Mapping[Hashable, Any]) -> str:
     )
     if float(rounded_down(shown)) > float(rounded_up(upper)):
         return str(row["audit"])
-    return f"{row['audit']} ({shown:.6g}, accounted: {upper:.6g})"
+    numbers = f"{rounded_down(shown, digits=4)}, accounted: {rounded_up(upper, digits=4)}"
+    return f"{row['audit']} ({numbers})"
 
 
 def above_in_words(table: pd.DataFrame) -> Iterator[str]:

@@ -17,12 +17,11 @@ from dpcanary.core.files import write_atomically, write_text
 from dpcanary.core.provenance import DESCRIPTION, KEY
 from dpcanary.core.tsv_tables import read_table
 from dpcanary.errors import InputError
-from dpcanary.experiment.figure_checks import GRADIENT_NORM
 from dpcanary.experiment.summary import COLUMNS
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, ShownBound
 from dpcanary.figures.rows import valid_rows
-from dpcanary.scoring.score_file import read_scores
+from dpcanary.scoring.score_file import GRADIENT_NORM, read_scores
 
 if TYPE_CHECKING:  # so that a change of a kind redraws its own figures alone
     from dpcanary.figures.accuracy import Accuracies

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from dpcanary.core.files import read_arrays, write_arrays
 from dpcanary.errors import InputError
 
+# The score that keeps the norms of canaries' gradients.
+GRADIENT_NORM = "gradient_norm"
 # Columns of how well models predict test records.
 MEASURES = ("test_accuracy", "baseline_accuracy", "test_r2")
 

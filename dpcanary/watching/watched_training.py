@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -359,11 +360,9 @@ class WatchedTraining:
         """Why a weaker attacker shows more than a stronger one; empty if none does."""
         for dependence in (INDEPENDENT, ANY):
             of_attackers = [
-                round(bound.epsilon_lower, 2)
-                for bound in self.all_bounds
-                if bound.dependence == dependence
+                bound.epsilon_lower for bound in self.all_bounds if bound.dependence == dependence
             ]
-            if of_attackers != sorted(of_attackers, reverse=True):
+            if any(weaker > stronger + 0.01 for stronger, weaker in pairwise(of_attackers)):
                 return (
                     "An attacker who sees less shows more here: each bound is of other scores and"
                     " holds on its own, and with few canaries it varies much."
