@@ -453,14 +453,14 @@ def left_out_in_words(summary: pd.DataFrame, table: pd.DataFrame) -> Iterator[st
 
 
 def _above_in_words(row: Mapping[Hashable, Any]) -> str:
-    """An audit of which bounds are above; with more digits where those of the table are equal."""
+    """An audit of which bounds are above; with more digits where the table's may hide it."""
     if row["bounds"] > 1:
         return f"{row['audit']} ({row['above_accounted']} of {row['bounds']} bounds)"
     shown, upper = (
         row["shown"],
         row[_SUBSTITUTE if row["adjacency"] == _SUBSTITUTE else "add_remove"],
     )
-    if float(rounded_down(shown)) > float(rounded_up(upper)):
+    if shown - upper >= 0.02:  # so they differ in the table, whatever their rounding
         return str(row["audit"])
     numbers = f"{rounded_down(shown, digits=4)}, accounted: {rounded_up(upper, digits=4)}"
     return f"{row['audit']} ({numbers})"

@@ -109,6 +109,7 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
         ([bound(10.5, repeat=0), bound(8.0, repeat=1)], f"{name} (1 of 2 bounds); 1 of 2 bounds"),
         ([bound(4.5, adjacency="add_remove")], f"{name}; 1 of 1 bounds"),
         ([bound(4.5, adjacency="zero_out")], f"{name}; 1 of 1 bounds"),
+        ([bound(1300.5)], f"{name}; 1 of 1 bounds"),
         # Equal in the table's two digits.
         ([bound(10.0012)], f"{name} (10.0012, accounted: 10.0000); 1 of 1 bounds"),
         ([bound(9.5)], None),
