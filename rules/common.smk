@@ -43,7 +43,8 @@ try:
     OWN_CODE = Path.cwd() if EXPERIMENT.own_functions else None
     sys.path += [str(OWN_CODE)] * bool(OWN_CODE)
     FILES = DataFiles(EXPERIMENT.settings)
-    if not FILES.archive:  # else no model is made, and its module may be missing
+    # With an archive, no model is made, and its module may be missing.
+    if workflow.is_main_process and not FILES.archive:
         check_functions(EXPERIMENT.functions)
     if IS_MAIN:
         check_figures(EXPERIMENT)

@@ -32,8 +32,7 @@ _NAMES = {
 # Features are standardised in double precision, by their squares.
 _LARGEST = 1e150
 _LOG = logging.getLogger(__name__)
-
-
+# What makes labels of each kind those that a training takes.
 _FOR_LABELS = {
     "classes": "leave out the loss of a regression (in a config also label_kind: numbers)",
     "numbers": "give --loss squared_error (in a config also label_kind: numbers)",
@@ -63,13 +62,12 @@ def read_own(
         raise InputError(f"{path} is not a folder of images: image_size is for one; drop the key")
     if preparations:
         preparation = read_preparation(preparations[0])
-        if bool(preparation.classes) != (label_kind == "classes"):
-            kinds = "classes", "numbers"
-            written, asked = kinds if preparation.classes else reversed(kinds)
+        prepared_kind = "classes" if preparation.classes else "numbers"
+        if prepared_kind != label_kind:
             raise InputError(
-                f"{preparations[0]} is for labels that are {written}, but they are taken as"
-                f" {asked}: {_FOR_LABELS[written]}; or delete it for {asked}, and run again: an"
-                " audit writes it again"
+                f"{preparations[0]} is for labels that are {prepared_kind}, but they are taken as"
+                f" {label_kind}: {_FOR_LABELS[prepared_kind]}; or delete it for {label_kind}, and"
+                " run again: an audit writes it again"
             )
         table = TableFile(path, label_column).as_written()[:max_records]
         return preparation.applied(table, path=path, label_column=label_column)

@@ -221,5 +221,6 @@ def _check_figure(
             )
     reason = without_gaussian_bounds(settings) if figure.shown else ""
     reason = reason or why_no_inputs(kind.inputs, shown)
-    if reason := reason or function_named(kind.check)(shown, figure, settings):
+    reason = reason or function_named(kind.check)(shown, figure, settings)
+    if reason:
         raise InputError(f"{where}: {reason}")

@@ -91,8 +91,7 @@ def summary_rows(
     del settings["noise_multiplier"]  # that of the accounting is the calibrated one
     keys = as_json(experiment["audits"][audit])
     settings["origin"] = origin_of(f"summary/{audit}", settings=keys, inputs=origins)
-    [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
-    return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
+    return merged.assign(audit=audit, **settings)[COLUMNS]
 
 
 def audit_settings(experiment: Mapping[str, Any], audit: str) -> dict[str, Any]:
@@ -105,6 +104,7 @@ def audit_settings(experiment: Mapping[str, Any], audit: str) -> dict[str, Any]:
     keys = experiment["audits"][audit]
     used = {key: keys[key] for key in keys if key not in experiment["unused_keys"][audit]}
     settings = {key: used.get(key) for key in SHOWN}
+    [settings["sweep"]] = [name for name, own in experiment["sweeps"].items() if audit in own]
     settings |= {key: keys[key] for key in ("canary", "score", "seed")}
     settings["pretraining"] = _pretraining_data(used.get("pretraining"))
     settings["configuration"] = _configuration(used)

@@ -40,8 +40,7 @@ def check_figures(experiment: Experiment) -> None:
 def _planned_row(resolved: dict[str, Any], audit: str) -> dict[str, Any]:
     """An audit's row; a noise that is not calibrated yet is named by all that it follows from."""
     keys = resolved["audits"][audit]
-    [sweep] = [name for name, audits in resolved["sweeps"].items() if audit in audits]
-    row = {"audit": audit, "sweep": sweep, **{key: keys[key] for key in _AS_PLANNED}}
+    row = {"audit": audit, **{key: keys[key] for key in _AS_PLANNED}}
     row |= audit_settings(resolved, audit)
     target = keys["target_epsilon"]
     if target is not None:

@@ -106,7 +106,7 @@ def report_of_watched_training(
             *([alarm] if alarm else []),
             _SCOPE,
             *([f"All bounds: if {watched.looks_condition}."] if watched.looks_condition else []),
-            *([watched.order_in_words] if watched.order_in_words else []),
+            *filter(None, [watched.order_in_words]),
             *(watched.accounted_lines() if watched.alarm is None else []),
             *watched.measured_lines(),
             *([watched.alarm_line()] if watched.alarm is None else []),

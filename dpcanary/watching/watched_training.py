@@ -333,7 +333,7 @@ class WatchedTraining:
             f" and {self.num_steps:,} steps; on average they"
             f" add at most {percent_up(self.share)} to the variance of a step's noise"
         )
-        order = [self.order_in_words] if self.order_in_words else []
+        order = filter(None, [self.order_in_words])
         rest = [*order, *self.accounted_lines(), *self.measured_lines(), *last]
         return "\n".join([*map(wrapped, [*first, run, shown]), *table, *map(wrapped, rest)])
 
