@@ -115,8 +115,9 @@ def audited_data(
 ) -> AuditedData:
     """Decides how many of a source's records are private.
 
-    By default half of them are, equally many of each class if there are enough. The others serve
-    the adversary, and the test if the source has no test part.
+    By default half of them are. They are equally many of each class if the others keep at least
+    half as many of it: adversary and test need records of a rare class, too. The others serve the
+    adversary, and the test if the source has no test part.
 
     Args:
         records: those of the source.
@@ -140,17 +141,15 @@ def audited_data(
         )
     num_private, has_classes = num_records or total // 2, records.training.has_classes
     counts = np.bincount(records.training.labels, minlength=classes) if has_classes else np.zeros(1)
-    balanced = num_private % classes == 0 and counts.min() >= num_private // classes
-    if num_records is None and has_classes and not balanced:
-        even = num_private - num_private % classes
-        if even and counts.min() >= even // classes:
-            num_private, balanced = even, True
+    even = num_private - num_private % classes if num_records is None else num_private
+    balanced = has_classes and even > 0 and even % classes == 0
+    balanced = balanced and 2 * counts.min() >= 3 * (even // classes)
     kind = "classes" if has_classes else "numbers"
     data = AuditedData(
         source_named(source),
         label_column,
         kind,
-        num_private,
+        even if balanced else num_private,
         bool(balanced),
         standardised,
         preparation,

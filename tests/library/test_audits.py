@@ -50,9 +50,11 @@ KEYS = {
 
 @pytest.mark.parametrize(("counts", "num_records", "expected"), [
     ((31, 31), None, (30, True)), ((5, 55), None, (30, False)), ((30, 30), 10, (10, True)),
-    ((30, 30), 11, (11, False)),
+    ((30, 30), 11, (11, False)), ((23, 39), None, (30, True)), ((22, 40), None, (31, False)),
+    ((5, 55), 6, (6, True)), ((5, 55), 8, (8, False)),
 ])  # fmt: skip
 def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected):
+    """Balanced where two of three records of the rarest class, or fewer, become private."""
     source, features = str(tmp_path / "Own data.csv"), np.random.default_rng(0).normal(size=(62, 3))
     labels = np.repeat(["x", "y"], counts)
     table = pd.DataFrame(features[: len(labels)], columns=["a", "b", "c"]).assign(kind=labels)
