@@ -280,6 +280,7 @@ def _make(
             cores=cores,
             options=["--allowed-rules", *rules, "--keep-going"],
             prints_results=False,
+            is_kept=False,
         )
     except InputError as reason:  # files beside the copy are links to those beside the results
         raise InputError(str(reason).replace(f"{root}{os.sep}", "")) from None

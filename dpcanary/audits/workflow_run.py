@@ -23,6 +23,7 @@ from dpcanary.experiment.results_lock import (
     BY_COMMAND,
     GOES_ON,
     PATIENCE,
+    STARTS_AGAIN,
     locked,
     write_holder,
 )
@@ -55,6 +56,7 @@ def run_config(
     cores: int | None = None,
     options: Sequence[str] = (),
     prints_results: bool = True,
+    is_kept: bool = True,
 ) -> Path:
     """Runs what a config asks for. What is finished is kept, so the same call goes on.
 
@@ -68,6 +70,7 @@ def run_config(
         cores: by default all of this machine.
         options: more options of Snakemake, such as `--profile`.
         prints_results: whether the table at the end goes to stdout, or to stderr as all else does.
+        is_kept: whether the folder outlasts a run that is interrupted or fails.
 
     Returns:
         The folder of the results.
@@ -90,6 +93,7 @@ def run_config(
             cores=cores,
             options=options,
             prints_results=prints_results,
+            is_kept=is_kept,
         )
     return results
 
@@ -104,6 +108,7 @@ def run_snakemake(
     cores: int | None = None,
     options: Sequence[str] = (),
     prints_results: bool = True,
+    is_kept: bool = True,
     before_jobs: Callable[[Experiment], None] | None = None,
 ) -> None:
     """Runs a config under a lock that is already held.
@@ -117,6 +122,7 @@ def run_snakemake(
         cores: see `run_config`.
         options: see `run_config`.
         prints_results: see `run_config`.
+        is_kept: see `run_config`.
         before_jobs: called when all was checked that can be before a job.
 
     Raises:
@@ -162,8 +168,9 @@ def run_snakemake(
         *([] if has_profile else ["--cores", str(cores or os.cpu_count() or 1)]),
         *options,
     ]
-    if _status(command, folder, lock=lock, prints_results=prints_results):
-        raise InputError(f"{config.name} has not been finished; see above. {GOES_ON}")
+    if _status(command, folder, lock=lock, prints_results=prints_results, is_kept=is_kept):
+        goes_on = f" Mend the cause first. {GOES_ON}" if is_kept else ""
+        raise InputError(f"{config.name} has not been finished; see above.{goes_on}")
     if makes_all:
         # Not left to Snakemake, which ends without a word where all is done already.
         if is_whole:
@@ -183,7 +190,9 @@ def _adds_keys(option: str) -> bool:
     return option == "-C" or option.partition("=")[0] in ("--config", "--configfile")
 
 
-def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
+def _status(
+    command: Sequence[str], folder: Path, *, lock: int, prints_results: bool, is_kept: bool = True
+) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
 
     A second one kills it and its jobs, and so does the end of `PATIENCE`: interrupted at some
@@ -212,7 +221,7 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
             with _killed_after(PATIENCE, child):
                 _forward(child)
                 child.wait()
-            print(f"\n{GOES_ON}", file=sys.stderr)
+            print(f"\n{GOES_ON if is_kept else STARTS_AGAIN}", file=sys.stderr)
             raise
 
 

@@ -271,7 +271,10 @@ def read_experiment(path: Path) -> Experiment:
     try:
         return Experiment.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist: it is the config of the results") from None
+        raise InputError(
+            f"{path} does not exist: it is the config of the results. If their run was interrupted,"
+            " the same `dpcanary run` goes on"
+        ) from None
     except (OSError, ValueError) as error:
         lines = [line for line in str(error).splitlines() if "errors.pydantic.dev" not in line]
         reason = "\n".join(lines)

@@ -207,7 +207,7 @@ _KINDS = (
         "score_histograms",
         draw="dpcanary.figures.scores_of_worlds:draw_score_histograms",
         inputs=("attacks",),
-        files=("scores",),
+        files=("scores", "summary"),
         caption=(
             "What the attacker sees: a score for every run after the last step. A higher "
             "score means that world 0 is likelier.",

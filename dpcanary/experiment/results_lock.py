@@ -15,6 +15,7 @@ from dpcanary.errors import InputError
 BY_COMMAND = "DPCANARY_BY_COMMAND"
 # What a run says last that has not finished.
 GOES_ON = "The same command goes on from here: what is finished is kept."
+STARTS_AGAIN = "Nothing was kept: the same command starts from the beginning."
 # Seconds after an interruption in which a run ends by itself; then it is killed.
 PATIENCE = 60.0
 _HELD = ExitStack()

@@ -217,7 +217,8 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
     if not path.exists():
         raise InputError(
             f"{folder} has no results: there is no {path.name} in it. If its run was"
-            " interrupted, the same `dpcanary run` goes on"
+            " interrupted, the same `dpcanary run` goes on; its option --dry-run counts the jobs"
+            " that are left"
         )
     products = Products(read_experiment(config)) if config.exists() else None
     if products:

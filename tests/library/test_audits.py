@@ -37,7 +37,7 @@ from dpcanary.costs.jobs import JobList
 from dpcanary.data.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment, read_config
-from dpcanary.experiment.results_lock import locked
+from dpcanary.experiment.results_lock import GOES_ON, STARTS_AGAIN, locked
 from dpcanary.training.training_settings import TrainingStage
 
 DIGITS = audited_data(read_source("digits"), source="digits")
@@ -396,15 +396,19 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
         checked_name("adversary", name)
 
 
-def test_an_interrupted_command_says_how_to_go_on_where_its_workflow_says_nothing(tmp_path, capsys):
+@pytest.mark.parametrize(("is_kept", "said"), [(True, GOES_ON), (False, STARTS_AGAIN)])
+def test_an_interrupted_command_says_how_to_go_on_where_its_workflow_says_nothing(
+    tmp_path, capsys, is_kept, said
+):
     """Snakemake ends without a word where it is interrupted while it starts a job."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     mute = "import os, signal, time\ntry:\n    os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
     mute = f"{mute}\nexcept KeyboardInterrupt:\n    raise SystemExit(1)"
     try:
         with locked(tmp_path / "mine") as (_, lock), pytest.raises(KeyboardInterrupt):
-            _status([sys.executable, "-c", mute], tmp_path, lock=lock, prints_results=True)
-        assert capsys.readouterr().err.count("The same command goes on from here") == 1
+            command = [sys.executable, "-c", mute]
+            _status(command, tmp_path, lock=lock, prints_results=True, is_kept=is_kept)
+        assert capsys.readouterr().err == f"\n{said}\n"
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -64,7 +64,7 @@ def number_of_tokens() -> nn.Module:
     ({"num_test": 5000}, "num_test 5000 is not possible: 849 records are left"),
     ({"num_auxiliary": 1700}, "num_auxiliary 1700 is not possible: 1697 records"),
     ({"source": "cifar10", "num_records": 60_000}, "class 0 has 5000 records, num_records"),
-    ({"source": "cifar10", "num_records": 50_000, "num_auxiliary": 10},
+    ({"source": "cifar10", "num_records": 50_000, "num_auxiliary": 10, "balanced": False},
      "50000 of its 50000 records are private"),
     ({"source": "purchase100_synthetic", "max_records": 400, "num_records": 500}, "needs 5"),
 ])  # fmt: skip

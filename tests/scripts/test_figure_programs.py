@@ -32,7 +32,7 @@ from dpcanary.experiment.products import Products
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.storage import FILES, READ, Files, write_figure
-from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
 from dpcanary.workflow.figure_files import FigureRules
 
 _RULES = {"threshold_rules": (ThresholdRule.SIMULTANEOUS,), "conversions": (Conversion.GDP,)}
@@ -90,6 +90,26 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     ceilings = {"scores": paths["scores"], "output": paths["ceilings"]}
     call("bound_ceiling", settings=_STAGE.to_json(), **ceilings)
     return paths
+
+
+def test_scores_of_several_seeds_are_drawn_as_they_are_planned(files: Files, tmp_path: Path) -> None:
+    """A histogram of the first of two audits that differ in their seed alone; not of more."""
+    scores = read_scores(*files["scores"])
+    header = scores.header | {"audit": "fig-gradient-seed2"}
+    write_scores(tmp_path / "second.npz", replace(scores, header=header))
+    both = {"scores": [*files["scores"], tmp_path / "second.npz"]}
+    for configuration, is_drawn in (("1e5", True), ("other", False)):
+        second = _summary().assign(audit="fig-gradient-seed2", configuration=configuration, seed=2)
+        write_table(path := tmp_path / f"{configuration}.tsv", pd.concat([_summary(), second]))
+        inputs = both | {"summary": [path]}
+        read = {role: inputs[role] for role in figure_kind("score_histograms").files}
+        if is_drawn:
+            table = _draw("score_histograms", read, tmp_path)[".tsv"].decode()
+            assert "fig-gradient" in table
+            assert "seed2" not in table
+        else:
+            with pytest.raises(InputError, match="show them in different figures"):
+                _draw("score_histograms", read, tmp_path)
 
 
 def _read(name: str, **paths: Sequence[Path]) -> Any:

@@ -216,7 +216,8 @@ def test_an_interrupted_audit_goes_on_and_a_failed_job_says_why_last(tmp_path):
     lines = printed_by(COMMAND, tmp_path, fails=True, FAILS="yes").splitlines()
     assert "model my_models:build_model fails: AssertionError" in " ".join(lines[-8:])
     assert "RuleException" not in " ".join(lines)
-    assert lines[-1].startswith("error: audit.yaml has not been finished")
+    ending = " ".join(lines[-3:])
+    assert "error: audit.yaml has not been finished; see above. Mend the cause first." in ending
 
 
 @pytest.mark.exhaustive
