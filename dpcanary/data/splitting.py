@@ -151,8 +151,8 @@ def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
         name = source.class_names[short] if source.class_names else short
         raise InputError(
             f"{source.name}: class {name} has {counts[short]} records, num_records {num_records}"
-            f" needs {per_class} of each of the {num_classes} classes, and others for the adversary;"
-            " lower it, or set balanced: false"
+            f" needs {per_class} of each of the {num_classes} classes, and others for the"
+            " adversary; lower it, or set balanced: false"
         )
     chosen = [order[labels[order] == label][:per_class] for label in range(num_classes)]
     return np.concatenate(chosen)

@@ -404,10 +404,10 @@ def test_an_interrupted_command_says_how_to_go_on_where_its_workflow_says_nothin
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     mute = "import os, signal, time\ntry:\n    os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
     mute = f"{mute}\nexcept KeyboardInterrupt:\n    raise SystemExit(1)"
+    options = {"prints_results": True, "is_kept": is_kept}
     try:
         with locked(tmp_path / "mine") as (_, lock), pytest.raises(KeyboardInterrupt):
-            command = [sys.executable, "-c", mute]
-            _status(command, tmp_path, lock=lock, prints_results=True, is_kept=is_kept)
+            _status([sys.executable, "-c", mute], tmp_path, lock=lock, **options)
         assert capsys.readouterr().err == f"\n{said}\n"
     finally:
         signal.signal(signal.SIGINT, before)

@@ -92,7 +92,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return paths
 
 
-def test_scores_of_several_seeds_are_drawn_as_they_are_planned(files: Files, tmp_path: Path) -> None:
+def test_scores_of_several_seeds_are_drawn_as_planned(files: Files, tmp_path: Path) -> None:
     """A histogram of the first of two audits that differ in their seed alone; not of more."""
     scores = read_scores(*files["scores"])
     header = scores.header | {"audit": "fig-gradient-seed2"}
