@@ -98,7 +98,7 @@ def program(rule):
 # How most rules call their program.
 COMMAND = (
     "python {input.program:q} {params.options} {params.files}"
-    " --output {output} 2> {log}"
+    " --output {output} > {log} 2>&1"
 )
 
 

@@ -40,4 +40,4 @@ rule draw_figure:
         "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program:q} {params.options} {params.files}"
-        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} > {log} 2>&1"

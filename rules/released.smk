@@ -38,4 +38,4 @@ rule unpack_release:
         "Unpacking {input.archive}"
     shell:
         "python {input.program:q} {params.options} {params.files}"
-        " --output {params.folder} 2> {log}"
+        " --output {params.folder} > {log} 2>&1"

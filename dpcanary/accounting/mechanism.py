@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
-from math import nan, prod, sqrt
+from math import ceil, nan, prod, sqrt
 
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import Choice, checked_count, checked_real
@@ -158,6 +158,15 @@ class Question:
 # What dp-accounting and prv-accountant raise where a mechanism is beyond them.
 FAILURES = (ArithmeticError, ValueError, RuntimeError, AssertionError, MemoryError)
 _BEYOND_ALL_MACHINES = 2**37  # bytes of one array
+
+
+def steps_of_epochs(epochs: float, *, steps_per_pass: float) -> int:
+    """The steps of so many passes over the data; a part of a step counts as one step.
+
+    Raises:
+        InputError: if epochs is not a finite number above 0.
+    """
+    return ceil(round(checked_real("epochs", epochs) * steps_per_pass, 6))
 
 
 def raise_if_short_of_memory(error: BaseException) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from dpcanary.accounting.mechanism import steps_of_epochs
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.audits.audit_results import AuditResults
 from dpcanary.audits.own_audit_data import (
@@ -78,6 +79,53 @@ def config_of(
     }
     parse_experiment(config)
     return config
+
+
+def _batches_and_steps(
+    keys: Mapping[str, Any],
+    *,
+    num_records: int,
+    num_steps: int | None,
+    epochs: float | None,
+    batch_size: float | None,
+) -> dict[str, Any]:
+    """The keys that say how batches are drawn, and how often; see `audit`."""
+    if (num_steps is None) == (epochs is None):
+        raise InputError("give either num_steps or epochs")
+    if batch_size is not None and "sample_rate" in keys:
+        raise InputError("give sample_rate or batch_size, not both")
+    if batch_size is not None and not 0 < batch_size <= num_records:
+        raise InputError(
+            f"batch_size {batch_size:g} must be above 0 and at most the {num_records} private"
+            " records"
+        )
+    rate = keys.get("sample_rate", 1.0) if batch_size is None else batch_size / num_records
+    batches = {"sample_rate": rate} if "sampling" not in keys else {"batch_size": batch_size}
+    if epochs is not None:
+        num_steps = steps_of_epochs(epochs, steps_per_pass=1 / rate)
+    return batches | {"num_steps": num_steps}
+
+
+def batches_of_all_in_words(
+    data: AuditedData, num_records: int, *, batch_size: float, epochs: float | None, num_steps: int
+) -> str:
+    """What batches of this size are of the private records, and what of all records.
+
+    Args:
+        data: what is audited.
+        num_records: all records, private or not.
+        batch_size: the expected size of a batch.
+        epochs: passes over the private records, if they were given.
+        num_steps: the audit's steps.
+    """
+    rate = batch_size / num_records
+    steps = num_steps if epochs is None else steps_of_epochs(epochs, steps_per_pass=1 / rate)
+    return (
+        f"Batches of {batch_size:g} of the {data.num_records:,} private records: sample rate"
+        f" {batch_size / data.num_records:.4g}, {num_steps:,} steps. A training on all"
+        f" {num_records:,} records has other epsilons: to audit that one, give --sample-rate"
+        f" {rate:.4g} --num-steps {steps}."
+    )
 
 
 def _default_canaries(adjacency: Adjacency | str | None) -> list[str]:
@@ -155,7 +203,9 @@ def audit(
     labels: Any = None,
     *,
     delta: float,
-    num_steps: int,
+    num_steps: int | None = None,
+    epochs: float | None = None,
+    batch_size: float | None = None,
     canary: str | Sequence[str] | None = None,
     num_runs: int = 1000,
     name: str | None = None,
@@ -183,7 +233,10 @@ def audit(
         labels: one per record, if features are an array: integers from 0, or numbers for loss
             `squared_error`.
         delta: of (epsilon, delta)-DP.
-        num_steps: training steps.
+        num_steps: training steps. Or give `epochs`.
+        epochs: passes over the private records.
+        batch_size: the expected size of a batch of private records, in place of `sample_rate`; with
+            sampling `fixed`, the size of all batches.
         canary: in what the two datasets differ; several give an audit each. By default those of
             `DEFAULT_CANARIES` that audit the adjacency. See docs/vocabulary.md.
         num_runs: models of each audit, half of them in each world.
@@ -254,9 +307,14 @@ def audit(
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={
             "canary": canaries if isinstance(canaries, str) else [*canaries],
-            "num_steps": num_steps,
             "num_runs": num_runs,
-            **({} if "sampling" in keys else {"sample_rate": 1.0}),
+            **_batches_and_steps(
+                keys,
+                num_records=data.num_records,
+                num_steps=num_steps,
+                epochs=epochs,
+                batch_size=batch_size,
+            ),
             **keys,
         },
     )

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcanary.commands.training_options import (
-    BatchSize,
     Cores,
     Delta,
-    Epochs,
     Json,
     Significance,
     sample_rate_of,
@@ -107,8 +105,16 @@ def audit(
     cost: Annotated[
         bool, typer.Option("--cost", help="Only time a few models, and print what all will cost.")
     ] = False,
-    batch_size: BatchSize = None,
-    epochs: Epochs = None,
+    batch_size: Annotated[
+        float | None,
+        typer.Option(
+            help="Expected size of a batch of private records.", rich_help_panel="The training"
+        ),
+    ] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option(help="Passes over the private records.", rich_help_panel="The training"),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option(
@@ -143,6 +149,7 @@ def audit(
         COST,
         DEFAULT_CANARIES,
         PREPARATION,
+        batches_of_all_in_words,
         check_canaries,
         config_of,
         name_of,
@@ -194,7 +201,15 @@ def audit(
         there = " (it is there, and is used as it is)" * (prepared.look is None)
         typer.echo("\n".join([*lines, f"Preparation: {path}{there}"]), err=True)
     written = f"results/{own_name}/{COST if cost else CONFIG}"
-    typer.echo(f"{wrapped(data.described)}\nConfig: {written}", err=True)
+    said = [data.described]
+    if batch_size is not None:
+        num_all, steps = len(prepared.records.training), keys["num_steps"]
+        said.append(
+            batches_of_all_in_words(
+                data, num_all, batch_size=batch_size, epochs=epochs, num_steps=steps
+            )
+        )
+    typer.echo("\n".join([*map(wrapped, said), f"Config: {written}"]), err=True)
     results = run_audit(
         config,
         root=Path.cwd(),

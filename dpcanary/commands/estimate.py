@@ -39,6 +39,7 @@ from dpcanary.estimation.rule_catalogue import (
 
 if TYPE_CHECKING:
     from dpcanary.estimation.lower_bound import EpsilonEstimate
+    from dpcanary.estimation.power import ClaimTest
     from dpcanary.scoring.world_scores import WorldScores
 
 # Rules that any file allows: `fixed` needs a threshold, and some rules the order of the runs. The
@@ -287,15 +288,15 @@ def estimate(
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
         save(draw_scores_of_worlds(scores_of_worlds, bounds[0], name=scores[0].name), plot)
-    p_value = None
+    claim_test = None
     if claimed_epsilon is not None:
-        p_value = _p_value(scores_of_worlds, bounds[0], claimed_epsilon)
+        claim_test = _claim_test(scores_of_worlds, bounds[0], claimed_epsilon)
     # Then scores may be of records of one training.
     of_membership = adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     notes = (
         _scores_in_words(scores, scores_of_worlds, ceiling, adjacency),
         _IF_ONE_TRAINING if of_membership and not one_run else "",
-        _claim_in_words(bounds[0], claimed_epsilon, p_value),
+        _claim_in_words(bounds[0], claimed_epsilon, claim_test),
         f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
         if is_independent and shown.advantage > 0
         else "",
@@ -311,7 +312,7 @@ def estimate(
             "largest_by_simultaneous_direct": ceiling,
             "shown_success": vars(shown) if is_independent else None,
             "claimed_epsilon": claimed_epsilon,
-            "p_value_of_claim": p_value,
+            "p_value_of_claim": claim_test and claim_test.p_value,
             "hint": hint,
         },
         "\n\n".join([*_bounds_in_words(bounds, adjacency), *map(wrapped, filter(None, notes))]),
@@ -406,7 +407,9 @@ def _ceiling(scores: "WorldScores", bound: "EpsilonEstimate") -> float:
     )
 
 
-def _p_value(scores: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float) -> float:
+def _claim_test(
+    scores: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float
+) -> "ClaimTest":
     """The p-value of the claim that the training has this epsilon, by the bound's curves."""
     from dpcanary.core.gdp import gdp_mu
     from dpcanary.estimation.power import assess_claim, assess_claim_by_bounds
@@ -415,10 +418,10 @@ def _p_value(scores: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: f
     claim: dict[str, Any] = {"epsilon": claimed_epsilon, "delta": bound.delta}
     if threshold_rule_named(bound.threshold_rule).any_dependence:
         claim |= {"threshold_rule": bound.threshold_rule, "conversion": bound.conversion}
-        return assess_claim_by_bounds(**worlds, **claim).p_value
+        return assess_claim_by_bounds(**worlds, **claim)
     if bound.conversion is Conversion.GDP:
         claim = {"mechanism": gdp_mu(**claim)}
-    return assess_claim(**worlds, **claim).p_value
+    return assess_claim(**worlds, **claim)
 
 
 def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | None) -> Iterator[str]:
@@ -489,10 +492,12 @@ def _scores_in_words(
 
 
 def _claim_in_words(
-    bound: "EpsilonEstimate", claimed_epsilon: float | None, p_value: float | None
+    bound: "EpsilonEstimate", claimed_epsilon: float | None, test: "ClaimTest | None"
 ) -> str:
-    if claimed_epsilon is None or p_value is None:
+    if claimed_epsilon is None or test is None:
         return ""
+    p_value = test.p_value
+    least = " (the least that can be shown)" if test.is_least else ""
     verdict = (
         "the scores contradict it"
         if p_value < bound.significance
@@ -500,6 +505,6 @@ def _claim_in_words(
     )
     return (
         f"The claim that epsilon is at most {claimed_epsilon:g} at delta {bound.delta:g} has the"
-        f" p-value {p_value:.2g}: {verdict} (conversion {bound.conversion}, the conditions of the"
-        " bound)."
+        f" p-value {p_value:.2g}{least}: {verdict} (conversion {bound.conversion}, the conditions"
+        " of the bound)."
     )

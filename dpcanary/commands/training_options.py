@@ -4,13 +4,13 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from math import ceil, inf, nan
+from math import nan
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
-from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
+from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism, steps_of_epochs
 from dpcanary.accounting.shuffled_mechanism import (
     ShuffledMechanism,
     batches_of_pass,
@@ -19,6 +19,7 @@ from dpcanary.accounting.shuffled_mechanism import (
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import large_delta
 from dpcanary.core.setting_fields import Flag, metadata_of
+from dpcanary.errors import InputError
 from dpcanary.experiment.audit_config import Audit
 
 if TYPE_CHECKING:  # it loads slowly
@@ -241,9 +242,10 @@ def steps_of(num_steps: int | None, epochs: float | None, *, steps_per_pass: flo
     if num_steps is not None:
         return num_steps
     assert epochs is not None
-    if not 0 < epochs < inf:
-        raise typer.BadParameter(f"--epochs {epochs:g} must be a finite number above 0")
-    return ceil(round(epochs * steps_per_pass, 6))
+    try:
+        return steps_of_epochs(epochs, steps_per_pass=steps_per_pass)
+    except InputError as error:
+        raise typer.BadParameter(f"--{error}") from None
 
 
 def sample_rate_of(

@@ -38,14 +38,17 @@ class ClaimTest:
         num_simulations: audits of the claimed mechanism that it was compared with; the p-value is
             at least 1 / (num_simulations + 1). None if it holds at all numbers of runs at once.
         assumption: in words, what must hold so that the p-value is valid.
+        is_least: whether no smaller p-value could have come out: the evidence may be stronger.
     """
 
     p_value: float
     num_simulations: int | None
     assumption: str
+    is_least: bool = False
 
     def __str__(self) -> str:
-        return f"p = {self.p_value:.2g} for the claim, if {self.assumption}"
+        least = " (the least that can be shown)" if self.is_least else ""
+        return f"p = {self.p_value:.2g}{least} for the claim, if {self.assumption}"
 
 
 def assess_claim(
@@ -119,7 +122,8 @@ def assess_claim(
     # For each audit: how many of all audits are at least as extreme, by its rarer statistic.
     rarest = np.min([_num_at_least(values) for values in pool], axis=0)
     p_value = float(np.mean(rarest <= rarest[0]))
-    return ClaimTest(p_value, num_simulations, _assumption(mechanism))
+    is_least = p_value * (num_simulations + 1) < 1.5  # rarer than all that were simulated
+    return ClaimTest(p_value, num_simulations, _assumption(mechanism), is_least)
 
 
 def assess_claim_by_bounds(
@@ -164,7 +168,7 @@ def assess_claim_by_bounds(
         middle = sqrt(low * high)
         exceeds = bound(significance=middle).epsilon_lower > epsilon
         low, high = (low, middle) if exceeds else (middle, high)
-    return ClaimTest(high, None, largest.assumption)
+    return ClaimTest(high, None, largest.assumption, is_least=low == LEAST_SIGNIFICANCE)
 
 
 def assess_claim_anytime(

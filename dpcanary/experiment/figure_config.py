@@ -85,7 +85,8 @@ class Figure(ClosedModel):
                 raise ValueError(f"a figure of kind {self.kind} needs {key}")
         for name in self.options:
             if name not in kind.options:
-                hint = f"; {suggestion(name, kind.options)}" if kind.options else ""
+                fixed = "its looks are fixed: draw its .tsv, or write a kind (docs/adding.md)"
+                hint = f"; {suggestion(name, kind.options) if kind.options else fixed}"
                 raise ValueError(f"a figure of kind {self.kind} has no option {name!r}{hint}")
         shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]
         for key in shown:

@@ -413,12 +413,12 @@ def in_words(table: pd.DataFrame) -> str:
     bounds, accounted = ((100 * substitutes[name]).round(6) for name in ("shown", "add_remove"))
     above = int((np.floor(bounds) > np.ceil(accounted)).sum())
     compared = (
-        f" {above} of {len(substitutes)} rows of content show more than the add/remove epsilon,"
+        f" {above} of {len(substitutes)} substitute rows show more than the add/remove epsilon,"
         " whose adjacency most libraries report."
     )
     nothing = (
         " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"
-        " models too few (`dpcanary plan` says how many are needed)."
+        " models too few (`dpcanary plan --from` scores/<audit>.npz estimates how many are needed)."
     )
     single = (
         " Each single bound exceeds the truth with a probability of at most the significance, if"

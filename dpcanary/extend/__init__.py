@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dpcanary.adversaries.crafting import Crafting as Crafting
     from dpcanary.adversaries.crafting import input_canary as input_canary
     from dpcanary.adversaries.drawing import Drawing as Drawing
+    from dpcanary.data.canaries import CanarySet as CanarySet
     from dpcanary.data.observations import Observation as Observation
     from dpcanary.estimation.rule_catalogue import Proof as Proof
     from dpcanary.estimation.rule_catalogue import Rule as Rule

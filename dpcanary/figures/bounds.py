@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from dpcanary.core.adjacency import Adjacency
+from dpcanary.core.printing import rounded_up
 from dpcanary.errors import InputError, suggestion
 from dpcanary.experiment.summary import AXES, NOT_VALID
 from dpcanary.figures import style
@@ -425,7 +426,7 @@ def _cut_note(table: pd.DataFrame, axis: str) -> str:
     """How high group privacy reaches where it leaves the panels."""
     if _is_logarithmic(table, axis) or not _is_cut(table):
         return ""
-    return f"Group privacy reaches {_tops(table)[0]:.4g}, above the panels"
+    return f"Group privacy reaches {rounded_up(_tops(table)[0])}, above the panels"
 
 
 def _scale_along(axes: Axes, values: "pd.Series[float]") -> None:

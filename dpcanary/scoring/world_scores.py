@@ -309,7 +309,9 @@ def _pair(
         return world0, second
     if pair := _known_pair(columns):
         return pair
-    are_scores = not any(map(_are_truth_values, columns.values()))
+    are_scores = not any(
+        _are_truth_values(values) or values.dtype.kind in "OUS" for values in columns.values()
+    )
     if len(columns) == 2 and path.suffix in (".npz", ".json") and are_scores:
         first, second = columns
         raise InputError(
@@ -431,8 +433,12 @@ def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
             f"{path}: {name} has shape {scores.shape}; it must have one score per run{cut}"
         )
     if np.isnan(scores).any():
-        first = int(np.flatnonzero(np.isnan(scores))[0])
-        raise InputError(f"{path}: {name} is missing or NaN in row {first + 1}")
+        first, count = int(np.flatnonzero(np.isnan(scores))[0]), int(np.isnan(scores).sum())
+        raise InputError(
+            f"{path}: {name} is missing or NaN in row {first + 1} ({count:,} in all): leave such"
+            " runs out if the world does not influence which scores are missing; else give those of"
+            " world 0 the lowest score, and those of world 1 the highest"
+        )
     return scores
 
 

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import dpcanary
 from dpcanary import estimate_epsilon
 from dpcanary.audits.own_audit import (
+    _batches_and_steps,
     _default_canaries,
     config_of,
     name_of,
@@ -183,6 +184,9 @@ def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
         (arrays[:1], {}, "give features and labels as arrays, or the path"),
         (arrays, {"name": "../out"}, r"name '\.\./out' must match"),
         (["digits"], {"nose_multiplier": 1.0}, "unknown key 'nose_multiplier'; did you mean"),
+        (["digits"], {"epochs": 3}, "give either num_steps or epochs"),
+        (["digits"], {"sample_rate": 0.1, "batch_size": 9}, "give sample_rate or batch_size, not"),
+        (["digits"], {"batch_size": 891}, "batch_size 891 must be above 0 and at most the 890 pr"),
     ]:
         with pytest.raises(InputError, match=message):
             dpcanary.audit(*data, delta=1e-5, num_steps=3, folder=tmp_path, **keys)
@@ -371,8 +375,11 @@ def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
 
 def test_batches_and_epochs_are_of_the_private_records(begun):
     """As in `dpcanary account`: 7 passes over 800 records in Poisson samples of 60 on average."""
-    audited("--num-records", "800", "--batch-size", "60", steps=("--epochs", "7"))
-    audited("--sample-rate", "0.5", steps=("--epochs", "7"))
+    said = audited("--num-records", "800", "--batch-size", "60", steps=("--epochs", "7"))
+    assert "Batches of 60 of the 800 private records: sample rate 0.075, 94 steps." in said
+    assert "on all 1,797 records has other epsilons: to audit that one, give --sample-rate" in said
+    assert "give --sample-rate 0.03339 --num-steps 210." in said
+    assert "private records:" not in audited("--sample-rate", "0.5", steps=("--epochs", "7"))
     audits = [config["audits"]["audit"] for config in begun]
     # 93.3 steps, of which a part counts.
     assert [(audit["sample_rate"], audit["num_steps"]) for audit in audits] == [
@@ -387,6 +394,15 @@ def test_batches_and_epochs_are_of_the_private_records(begun):
     ):
         assert message in audited(*options, steps=steps)
     assert len(begun) == 2
+    for keys, epochs, batch_size, expected in (
+        ({}, 7, 60, {"sample_rate": 0.075, "num_steps": 94}),
+        ({"sample_rate": 0.5}, 7, None, {"sample_rate": 0.5, "num_steps": 14}),
+        ({"sampling": "fixed"}, 7, 60, {"batch_size": 60, "num_steps": 94}),
+    ):
+        own = _batches_and_steps(
+            keys, num_records=800, num_steps=None, epochs=epochs, batch_size=batch_size
+        )
+        assert own == expected
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a b", "a\n", "\na", "ä"])

@@ -178,7 +178,7 @@ def test_shuffled_batches_are_accounted_by_passes(training, batches, steps, pass
 --num-steps 3 => give --sample-rate, or --batch-size and --num-records
 --sample-rate .1 --batch-size 3 --epochs 1 => or --batch-size, not both
 --sample-rate 0 --epochs 1 => --sample-rate 0 must be above 0 and at most 1
---sample-rate .1 --epochs nan => --epochs nan must be a finite number above
+--sample-rate .1 --epochs nan => --epochs is nan; it must be a finite number above
 --sample-rate .1 => give either --num-steps or --epochs
 --sample-rate .1 --epochs 1 --num-steps 3 => give either --num-steps
 --batch-size 9 --num-records 5 --epochs 1 => --batch-size 9 must be above 0 and at most
@@ -442,6 +442,9 @@ def test_a_claimed_epsilon_has_a_p_value(tmp_path):
         assert (at_level["epsilon_lower"] > claim) is exceeds
     text = " ".join(printed(*asked, "--claimed-epsilon", str(claim)).split())
     assert "the scores contradict it" in text
+    assert "the least that can be shown" not in text
+    far = " ".join(printed(*asked[:4], "--claimed-epsilon", "0.01").split())
+    assert "(the least that can be shown): the scores contradict it" in far
 
 
 def test_a_folder_of_lira_is_of_one_training_unless_a_rule_is_asked_for(tmp_path):
@@ -526,6 +529,8 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.npz", {"mia": PAIR, "membership": [0, 1]}, "has no 'score'; known: mia, membership (opt"),
     ("a.npz", {"scores": MODELS, "keep": MODELS % 2}, "save one row of both, the records of one"),
     ("a.npz", {"beta": PAIR, "alpha": PAIR}, WHICH),
+    ("a.npz", {"loss": PAIR, "split": ["a", "b"]}, "has no 'score'; known: loss, split (option --"),
+    ("a.csv", "score,world\n1.0,0\n,1\n,0", "row 2 (2 in all): leave such runs out if the world"),
 ])  # fmt: skip
 def test_files_that_are_no_scores_are_refused(name, content, message, tmp_path):
     path = tmp_path / name

@@ -249,6 +249,7 @@ def test_the_p_value_of_one_score_per_world_is_known():
     separate = {"world0_scores": np.arange(60.0) + 60, "world1_scores": np.arange(60.0)}
     least = assess_claim(**separate, mechanism=0.5, num_simulations=99)
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
+    assert (above.is_least, least.is_least) == (False, True)
 
 
 @pytest.mark.usefixtures("quick_tables")

@@ -126,7 +126,7 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
             before, _, after = lines.partition("\nABOVE WHAT")
             assert ("\n\n" in before, "\n\naudit " in after) == (False, True)
         is_of_content = rows[0]["adjacency"] == "substitute"
-        assert ("rows of content" in results.in_words(table)) is is_of_content
+        assert ("substitute rows" in results.in_words(table)) is is_of_content
 
 
 def test_a_summary_in_words():
@@ -141,7 +141,7 @@ def test_a_summary_in_words():
     ):  # fmt: skip
         text = results.in_words(table.assign(**changes))
         assert "shown: lower bound on epsilon by attack, at the last step" in text
-        assert f"{number} of 2 rows of content show more than the add/remove epsilon" in text
+        assert f"{number} of 2 substitute rows show more than the add/remove epsilon" in text
         assert ("is shown, and is no bound" in text) is is_mean
         assert ("is no evidence of safety" in text) is (0.0 in changes.get("shown", []))
     mixed = results.in_words(table.assign(proof=["not valid", "proven"]))
@@ -410,7 +410,7 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
     assert re.search(r"\ba gradient 12 1\.00 .*\(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
     assert "1.00 (not valid)" in AuditResults(tmp_path)._repr_html_()
-    assert "rows of content" not in text  # it is not counted among those that show something
+    assert "substitute rows" not in text  # it is not counted among those that show something
     assert "Bounds that are not valid may exceed the truth more often" in text
     assert before in " ".join(run(12).split())
     assert "with 8, 12 runs" in " ".join(run(16).split())

@@ -257,7 +257,10 @@ def test_a_package_registers_a_kind_by_an_entry_and_its_function_alone(files, tm
         ({"kind": "mine"}, r"config: figures\.f: mine shows \S+ and \S+ at 1e-06"),
         ({"kind": "mine", "lines": ["model"]}, "a figure of kind mine has no lines"),
         ({"kind": "mine", "options": {"step": 1}}, "has no option 'step'; did you mean 'steps'"),
-        ({"kind": "trade_off", "options": {"step": 1}}, "trade_off has no option 'step' [(]got"),
+        (
+            {"kind": "trade_off", "options": {"step": 1}},
+            "trade_off has no option 'step'; its looks are fixed: draw",
+        ),
         ({"kind": "odd"}, "called with summary, note, steps, size: got an unexpected"),
         ({"kind": "zbroken"}, "figure_kinds 'zbroken': cannot load a_module_that_is_not_there"),
         ({"kind": "other"}, "kind other declares size, which no figure has"),

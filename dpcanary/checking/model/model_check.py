@@ -73,7 +73,7 @@ class ModelCheck(CheckResult):
                 f"No gradient of the records that were compared is wrong in {', '.join(judged)}."
                 f" Not compared, since the model cannot be trained so: {others}."
             )
-        elif LOSSES_OF_GHOST in self.not_judged:
+        if LOSSES_OF_GHOST in self.not_judged and name_of_mode("ghost") not in self.not_judged:
             right += " The losses of ghost clipping were not compared: see its note."
         return self.text(
             right=right,
