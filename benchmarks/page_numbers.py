@@ -383,7 +383,7 @@ def below_truth(*, low: float, high: float, what: str) -> float:
 def beyond_truth() -> float:
     """How many audits of figure 2 go beyond the truth by the published rule."""
     rows = _of_figure_2()
-    return float((rows["audited_in_sample"] > rows["accounted_substitute"]).sum())
+    return float((rows["audited_not_valid"] > rows["accounted_substitute"]).sum())
 
 
 def first_step_above(*, sample_rate: float, canary: str = "") -> float:

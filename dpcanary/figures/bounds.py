@@ -38,7 +38,7 @@ LABELS = {
     "num_runs": "number of runs R, of both worlds together",
     **AXES,
 }
-_AUDITED, _IN_SAMPLE, _HEURISTIC = "audited", "audited_in_sample", "heuristic"
+_AUDITED, _INVALID, _HEURISTIC = "audited", "audited_not_valid", "heuristic"
 _POINT = ("sample_rate", "noise_multiplier", "step")
 _SERIES = ("canary", "score", "threshold_rule", "conversion")
 _NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs", "num_looks")
@@ -105,7 +105,7 @@ def draw_bounds_figure(
         name: options for name, options in accounted.items() if f"accounted_{name}" in finite
     }
     is_valid = bool(rows["is_valid"].any())
-    drawn = table[table["series"] != (_IN_SAMPLE if is_valid else _AUDITED)]
+    drawn = table[table["series"] != (_INVALID if is_valid else _AUDITED)]
     panel_places = panels_of(rows, by_panel)
     audited = [_beside_limits(place.of(drawn), place.of(rows), point) for place in panel_places]
     looks, hold = _looks(drawn, lines), _how_bounds_hold(rows, axis)
@@ -178,7 +178,7 @@ def _beside_limits(points: pd.DataFrame, rows: pd.DataFrame, keys: Sequence[str]
     series = f"accounted_{'substitute' if is_substitute else 'add_remove'}"
     on = [key for key in keys if key != "num_runs"]
     limits = points.loc[points["series"] == series, [*on, "epsilon"]]
-    audited = points[points["series"].isin({_AUDITED, _IN_SAMPLE})]
+    audited = points[points["series"].isin({_AUDITED, _INVALID})]
     return audited.merge(limits.rename(columns={"epsilon": "limit"}), on=on, how="left")
 
 
@@ -208,7 +208,7 @@ def _bounds_table(
     """The plotted numbers: one row per point of a series."""
     columns = [*point, *_SERIES, *lines, "is_valid", "num_runs", "num_looks"]
     audited = over_repeats(rows, [*dict.fromkeys(columns)])
-    audited["series"] = audited["is_valid"].map({True: _AUDITED, False: _IN_SAMPLE})
+    audited["series"] = audited["is_valid"].map({True: _AUDITED, False: _INVALID})
     columns_of = {f"accounted_{name}": f"epsilon_upper_{name}" for name in accounted}
     if heuristic:
         columns_of[_HEURISTIC] = "epsilon_heuristic"
@@ -347,19 +347,19 @@ def _price_note(table: pd.DataFrame) -> str:
 
     The mean difference is over the points that both rules have; nothing if there is none.
     """
-    points = table[table["series"].isin([_AUDITED, _IN_SAMPLE])]
+    points = table[table["series"].isin([_AUDITED, _INVALID])]
     of_rule = ("series", "threshold_rule", "epsilon", "error_bar", "num_repeats", "num_looks")
     place = [column for column in points if column not in of_rule]
     # As text, because a missing value would leave the point out.
     as_text = points.astype(dict.fromkeys(place, str))
     means = as_text.pivot_table("epsilon", index=place, columns="series")
-    both = means.reindex(columns=[_AUDITED, _IN_SAMPLE]).dropna()
+    both = means.reindex(columns=[_AUDITED, _INVALID]).dropna()
     if both.empty:
         return ""
-    difference = float((both[_IN_SAMPLE] - both[_AUDITED]).mean())
+    difference = float((both[_INVALID] - both[_AUDITED]).mean())
     size = f"{abs(difference):.2f}"
     direction = "higher" if difference > 0 else "lower"
-    rule = rule_in_words(points.loc[points["series"] == _IN_SAMPLE, "threshold_rule"].iloc[0])
+    rule = rule_in_words(points.loc[points["series"] == _INVALID, "threshold_rule"].iloc[0])
     compared = f"{size} {direction}" if size != "0.00" else "the same to within 0.01"
     return f"{rule[:1].upper()}{rule[1:]}: not valid, and {compared} on average."
 

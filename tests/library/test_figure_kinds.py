@@ -47,7 +47,7 @@ SHOWN = {
     "loss_landscape": ("position", "world0", "position θ / C", "exact density, step 2"),
 }
 # Series that are not lines.
-_NO_LINES = {"audited_in_sample", "confidence_low", "confidence_high"}
+_NO_LINES = {"audited_not_valid", "confidence_low", "confidence_high"}
 
 
 def _check_lines(columns: tuple[str, ...], figure: Figure, table: pd.DataFrame) -> None:

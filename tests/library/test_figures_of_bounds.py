@@ -254,7 +254,7 @@ def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
         assert (words in where) is (of_valid == (len(rules) > 1))
     assert "in_sample" not in below(figure)
     is_in_sample = table["threshold_rule"] == "in_sample"
-    assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
+    assert (is_in_sample == (table["series"] == "audited_not_valid")).all()
     for conversions in (["direct", "gdp"], ["direct"]):  # the second one only without the first
         summary = summary_of(rules=rules, conversions=conversions)
         _, table = draw_bounds_figure(summary, axis="step")
@@ -319,7 +319,7 @@ def test_only_the_valid_rule_is_drawn(axis):
         assert (axes.get_ylim(), axes.get_yscale()) == (expected.get_ylim(), expected.get_yscale())
         lines, of_alone = ([x.get_ydata() for x in part.get_lines()] for part in (axes, expected))
         np.testing.assert_equal(lines, of_alone)
-    hidden = table[table["series"] == "audited_in_sample"]
+    hidden = table[table["series"] == "audited_not_valid"]
     assert len(hidden) == (table["series"] == "audited").sum() > 0
     assert (hidden["epsilon"] > 90).all()
     assert len({(axes.get_ylim(), axes.get_yscale()) for axes in _epsilons(figure)}) == 1
@@ -477,7 +477,7 @@ NAMES = [("add_remove", "add/remove"), ("zero_out", "zero-out")]
 @pytest.mark.parametrize(("adjacency", "name"), NAMES)
 def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency, name):
     figure, table = draw_bounds_figure(_fixed(adjacency=adjacency), axis="step")
-    assert {*table["series"]} == {"audited", "accounted_add_remove", "audited_in_sample"}
+    assert {*table["series"]} == {"audited", "accounted_add_remove", "audited_not_valid"}
     (axes,) = figure.axes
     [curve] = [line for line in axes.get_lines() if line.get_color() == "black"]
     assert (curve.get_linestyle(), max(curve.get_ydata())) == ("-", ACCOUNTED["add_remove"])
