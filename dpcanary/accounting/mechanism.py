@@ -160,15 +160,6 @@ FAILURES = (ArithmeticError, ValueError, RuntimeError, AssertionError, MemoryErr
 _BEYOND_ALL_MACHINES = 2**37  # bytes of one array
 
 
-def steps_of_epochs(epochs: float, *, steps_per_pass: float) -> int:
-    """The steps of so many passes over the data; a part of a step counts as one step.
-
-    Raises:
-        InputError: if epochs is not a finite number above 0.
-    """
-    return ceil(round(checked_real("epochs", epochs) * steps_per_pass, 6))
-
-
 def raise_if_short_of_memory(error: BaseException) -> None:
     """Lets an accountant's lack of memory through, unless it asks for more than machines have.
 
@@ -178,6 +169,15 @@ def raise_if_short_of_memory(error: BaseException) -> None:
         numbers = prod(getattr(error, "shape", (1,)))  # NumPy's says what it wanted
         if numbers * getattr(getattr(error, "dtype", None), "itemsize", 1) < _BEYOND_ALL_MACHINES:
             raise error
+
+
+def steps_of_epochs(epochs: float, *, steps_per_pass: float) -> int:
+    """The steps of so many passes over the data; a part of a step counts as one step.
+
+    Raises:
+        InputError: if epochs is not a number above 0 and below a million million.
+    """
+    return ceil(round(checked_real("epochs", epochs, most=1e12) * steps_per_pass, 6))
 
 
 # Answers a question after each of several numbers of steps; the flag says whether lower bounds,

@@ -21,7 +21,7 @@ from dpcanary.audits.own_audit_data import (
 from dpcanary.audits.own_preparation import prepared_source
 from dpcanary.audits.workflow_run import run_snakemake
 from dpcanary.core.adjacency import Adjacency
-from dpcanary.core.argument_checks import NAME_PATTERN, Choice
+from dpcanary.core.argument_checks import NAME_PATTERN, Choice, checked_real
 from dpcanary.core.files import write_text
 from dpcanary.data.record_source import Source
 from dpcanary.errors import InputError
@@ -30,7 +30,7 @@ from dpcanary.experiment.audit_config import refusal_of_numbers
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
 from dpcanary.experiment.results_lock import locked
-from dpcanary.training.training_settings import Loss
+from dpcanary.training.training_settings import Loss, Sampling
 
 # The strongest canary, and a record with another label.
 DEFAULT_CANARIES = ("gradient", "mislabeled")
@@ -92,18 +92,24 @@ def _batches_and_steps(
     """The keys that say how batches are drawn, and how often; see `audit`."""
     if (num_steps is None) == (epochs is None):
         raise InputError("give either num_steps or epochs")
-    if batch_size is not None and "sample_rate" in keys:
-        raise InputError("give sample_rate or batch_size, not both")
-    if batch_size is not None and not 0 < batch_size <= num_records:
-        raise InputError(
-            f"batch_size {batch_size:g} must be above 0 and at most the {num_records} private"
-            " records"
+    rate, is_fixed = keys.get("sample_rate"), keys.get("sampling") == Sampling.FIXED
+    if epochs is None and (batch_size is None or is_fixed):  # lists of them sweep
+        batches = {"batch_size": batch_size} if is_fixed else {"sample_rate": 1.0}
+        return batches | {"num_steps": num_steps}
+    if batch_size is None:
+        rate = checked_real(
+            "sample_rate", 1.0 if rate is None else rate, most=1.0, most_included=True
         )
-    rate = keys.get("sample_rate", 1.0) if batch_size is None else batch_size / num_records
-    batches = {"sample_rate": rate} if "sampling" not in keys else {"batch_size": batch_size}
+    elif rate is None:
+        rate = checked_real("batch_size", batch_size, most=num_records, most_included=True)
+        rate /= num_records
+    else:
+        raise InputError("give sample_rate or batch_size, not both")
     if epochs is not None:
         num_steps = steps_of_epochs(epochs, steps_per_pass=1 / rate)
-    return batches | {"num_steps": num_steps}
+    return {"num_steps": num_steps} | (
+        {"batch_size": batch_size} if is_fixed else {"sample_rate": rate}
+    )
 
 
 def batches_of_all_in_words(
@@ -121,10 +127,10 @@ def batches_of_all_in_words(
     rate = batch_size / num_records
     steps = num_steps if epochs is None else steps_of_epochs(epochs, steps_per_pass=1 / rate)
     return (
-        f"Batches of {batch_size:g} of the {data.num_records:,} private records: sample rate"
-        f" {batch_size / data.num_records:.4g}, {num_steps:,} steps. A training on all"
+        f"Batches of {batch_size:g} on average of the {data.num_records:,} private records: sample"
+        f" rate {batch_size / data.num_records:.4g}, {num_steps:,} steps. A training on all"
         f" {num_records:,} records has other epsilons: to audit that one, give --sample-rate"
-        f" {rate:.4g} --num-steps {steps}."
+        f" {rate:.6g} --num-steps {steps} in place of --batch-size and --epochs."
     )
 
 
@@ -270,6 +276,8 @@ def audit(
     is_path = isinstance(features, str | Path)
     if is_path == (labels is not None):
         raise InputError("give features and labels as arrays, or the path of a file alone")
+    if not is_path and label_column != "label":
+        raise InputError("label_column is for the path of a table, not for arrays; leave it out")
     own_name = name or (name_of(str(features)) if is_path else "audit")
     kept = preparation = None
     label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))

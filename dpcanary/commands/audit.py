@@ -244,10 +244,8 @@ def _batches_and_steps(
     epochs: float | None,
 ) -> dict[str, Any]:
     """The sample rate and the steps, also from a batch size and epochs of the private records."""
-    rate = keys["sample_rate"]
-    if batch_size is not None:
-        typed = rate if _is_typed(context, "sample_rate") else None
-        rate = sample_rate_of(typed, batch_size, num_records)
+    is_typed = batch_size is None or _is_typed(context, "sample_rate")
+    rate = sample_rate_of(keys["sample_rate"] if is_typed else None, batch_size, num_records)
     steps = steps_of(keys["num_steps"], epochs, steps_per_pass=1 / rate)
     return {"sample_rate": rate, "num_steps": steps}
 

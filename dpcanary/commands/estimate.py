@@ -313,6 +313,7 @@ def estimate(
             "shown_success": vars(shown) if is_independent else None,
             "claimed_epsilon": claimed_epsilon,
             "p_value_of_claim": claim_test and claim_test.p_value,
+            "p_value_is_least": claim_test and claim_test.is_least,
             "hint": hint,
         },
         "\n\n".join([*_bounds_in_words(bounds, adjacency), *map(wrapped, filter(None, notes))]),

@@ -59,7 +59,7 @@ def read_own(
     if preparations and not is_table:
         raise InputError(f"{path} is not a table: only a table has a preparation; drop the key")
     if label_column != "label" and not is_table:
-        raise InputError(f"{path} is not a table: label_column is for one; drop {label_column!r}")
+        raise InputError(f"{path} is not a table: label_column is for one; drop the key")
     if image_size is not None and not path.is_dir():
         raise InputError(f"{path} is not a folder of images: image_size is for one; drop the key")
     if preparations:

@@ -107,6 +107,8 @@ def load_source(
         return kept
     if label_kind != "classes":
         raise InputError(LABELS_ARE_CLASSES.format(source))
+    if label_column != "label":
+        raise InputError(f"source {source} is not a table: label_column is for one; drop the key")
     if len(files) < min(entry.max_files, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
     if len(files) > entry.max_files:

@@ -38,7 +38,8 @@ class ClaimTest:
         num_simulations: audits of the claimed mechanism that it was compared with; the p-value is
             at least 1 / (num_simulations + 1). None if it holds at all numbers of runs at once.
         assumption: in words, what must hold so that the p-value is valid.
-        is_least: whether no smaller p-value could have come out: the evidence may be stronger.
+        is_least: whether it is the smallest that so many simulations, or the significances that
+            are searched, can give: the evidence may be stronger.
     """
 
     p_value: float

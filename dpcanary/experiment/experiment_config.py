@@ -273,7 +273,7 @@ def read_experiment(path: Path) -> Experiment:
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist: it is the config of the results. If their run was interrupted,"
-            " the same `dpcanary run` goes on"
+            " the same command goes on"
         ) from None
     except (OSError, ValueError) as error:
         lines = [line for line in str(error).splitlines() if "errors.pydantic.dev" not in line]

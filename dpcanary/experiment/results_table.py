@@ -217,8 +217,8 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
     if not path.exists():
         raise InputError(
             f"{folder} has no results: there is no {path.name} in it. If its run was"
-            " interrupted, the same `dpcanary run` goes on; its option --dry-run counts the jobs"
-            " that are left"
+            " interrupted, the same command goes on; `dpcanary run` of its config with --dry-run"
+            " counts the jobs that are left"
         )
     products = Products(read_experiment(config)) if config.exists() else None
     if products:
@@ -418,7 +418,7 @@ def in_words(table: pd.DataFrame) -> str:
     )
     nothing = (
         " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"
-        " models too few (`dpcanary plan --from` scores/<audit>.npz estimates how many are needed)."
+        " models too few (`dpcanary plan --from scores/<audit>.npz` estimates how many are needed)."
     )
     single = (
         " Each single bound exceeds the truth with a probability of at most the significance, if"

@@ -310,7 +310,8 @@ def _pair(
     if pair := _known_pair(columns):
         return pair
     are_scores = not any(
-        _are_truth_values(values) or values.dtype.kind in "OUS" for values in columns.values()
+        _are_truth_values(values) or any(isinstance(value, str) for value in values)
+        for values in columns.values()
     )
     if len(columns) == 2 and path.suffix in (".npz", ".json") and are_scores:
         first, second = columns
@@ -436,8 +437,8 @@ def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         first, count = int(np.flatnonzero(np.isnan(scores))[0]), int(np.isnan(scores).sum())
         raise InputError(
             f"{path}: {name} is missing or NaN in row {first + 1} ({count:,} in all): leave such"
-            " runs out if the world does not influence which scores are missing; else give those of"
-            " world 0 the lowest score, and those of world 1 the highest"
+            " rows out if the world does not influence which scores are missing; else give each the"
+            " score that speaks most against its world"
         )
     return scores
 

@@ -35,7 +35,7 @@ def end_with_command() -> None:
         while os.getppid() == command:
             time.sleep(_LOOK)
         with suppress(OSError):  # where it was shown may be gone, too
-            _say("The command was killed: its jobs end now. The same command goes on from here.")
+            _say("The command was killed: its jobs end now.")
         os.killpg(0, signal.SIGINT)
         time.sleep(PATIENCE)
         os.killpg(0, signal.SIGKILL)

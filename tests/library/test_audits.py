@@ -185,11 +185,18 @@ def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
         (arrays, {"name": "../out"}, r"name '\.\./out' must match"),
         (["digits"], {"nose_multiplier": 1.0}, "unknown key 'nose_multiplier'; did you mean"),
         (["digits"], {"epochs": 3}, "give either num_steps or epochs"),
+        (
+            ["digits"],
+            {"num_steps": None, "epochs": 3, "sample_rate": 0},
+            "sample_rate is 0; it mus",
+        ),
+        (["digits"], {"num_steps": None, "epochs": 1e308}, r"epochs is 1e\+308; it must be"),
+        (arrays, {"label_column": "y"}, "label_column is for the path of a table, not for arr"),
         (["digits"], {"sample_rate": 0.1, "batch_size": 9}, "give sample_rate or batch_size, not"),
-        (["digits"], {"batch_size": 891}, "batch_size 891 must be above 0 and at most the 890 pr"),
+        (["digits"], {"batch_size": 891}, "batch_size is 891; it must be .* at most 890"),
     ]:
         with pytest.raises(InputError, match=message):
-            dpcanary.audit(*data, delta=1e-5, num_steps=3, folder=tmp_path, **keys)
+            dpcanary.audit(*data, **{"delta": 1e-5, "num_steps": 3, "folder": tmp_path} | keys)
     monkeypatch.chdir(tmp_path)
     command = ["audit", "--features", "digits", "--delta", "1e-5", "--num-steps", "5"]
     with pytest.raises(InputError, match="--model none:at_all: there is no function"):
@@ -376,9 +383,10 @@ def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
 def test_batches_and_epochs_are_of_the_private_records(begun):
     """As in `dpcanary account`: 7 passes over 800 records in Poisson samples of 60 on average."""
     said = audited("--num-records", "800", "--batch-size", "60", steps=("--epochs", "7"))
-    assert "Batches of 60 of the 800 private records: sample rate 0.075, 94 steps." in said
+    batches = "Batches of 60 on average of the 800 private records: sample rate 0.075, 94 steps."
+    assert batches in said
     assert "on all 1,797 records has other epsilons: to audit that one, give --sample-rate" in said
-    assert "give --sample-rate 0.03339 --num-steps 210." in said
+    assert "give --sample-rate 0.033389 --num-steps 210 in place of --batch-size and" in said
     assert "private records:" not in audited("--sample-rate", "0.5", steps=("--epochs", "7"))
     audits = [config["audits"]["audit"] for config in begun]
     # 93.3 steps, of which a part counts.
@@ -389,6 +397,11 @@ def test_batches_and_epochs_are_of_the_private_records(begun):
     for options, steps, message in (
         (["--batch-size", "60", "--sample-rate", "1.0"], ("--epochs", "7"), "or --batch-size, not"),
         (["--epochs", "7"], ("--num-steps", "3"), "give either --num-steps or --epochs"),
+        (
+            ["--sample-rate", "0"],
+            ("--epochs", "7"),
+            "--sample-rate 0 must be above 0 and at most 1",
+        ),
         ([], (), "give either --num-steps or --epochs"),
         (["--num-records", "50", "--batch-size", "60"], ("--epochs", "7"), "at most --num-records"),
     ):
@@ -398,11 +411,14 @@ def test_batches_and_epochs_are_of_the_private_records(begun):
         ({}, 7, 60, {"sample_rate": 0.075, "num_steps": 94}),
         ({"sample_rate": 0.5}, 7, None, {"sample_rate": 0.5, "num_steps": 14}),
         ({"sampling": "fixed"}, 7, 60, {"batch_size": 60, "num_steps": 94}),
-    ):
-        own = _batches_and_steps(
-            keys, num_records=800, num_steps=None, epochs=epochs, batch_size=batch_size
-        )
-        assert own == expected
+        ({"sampling": "fixed"}, None, [5, 10], {"batch_size": [5, 10], "num_steps": 3}),
+        ({"sampling": "poisson", "sample_rate": None}, None, np.int64(60),
+         {"sample_rate": 0.075, "num_steps": 3}),
+        ({"sample_rate": [0.1, 0.2]}, None, None, {"sample_rate": 1.0, "num_steps": 3}),
+    ):  # fmt: skip
+        counts = {"num_records": 800, "epochs": epochs, "batch_size": batch_size}
+        own = _batches_and_steps(keys, num_steps=None if epochs else 3, **counts)
+        assert (own, {*map(type, own.values())} & {np.int64, np.float64}) == (expected, set())
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a b", "a\n", "\na", "ä"])
@@ -410,6 +426,16 @@ def test_what_is_no_part_of_a_files_name_is_no_name(name):
     assert checked_name("adversary", "a-1.b_C") == "a-1.b_C"
     with pytest.raises(InputError, match="is not a name; use letters"):
         checked_name("adversary", name)
+
+
+def test_a_run_that_fails_says_how_to_go_on_if_its_folder_is_kept(tmp_path, monkeypatch, refuses):
+    monkeypatch.setattr("dpcanary.audits.workflow_run._status", lambda *_, **__: 1)
+    write_config(path := tmp_path / "mine.yaml", config_with(), by="a test")
+    for is_kept, ending in ((True, rf" Mend the cause first\. {GOES_ON}"), (False, "")):
+        options = {"folder": tmp_path, "targets": ["any"], "is_kept": is_kept}
+        refuses(
+            f"mine.yaml has not been finished; see above.{ending}$", run_config, path, **options
+        )
 
 
 @pytest.mark.parametrize(("is_kept", "said"), [(True, GOES_ON), (False, STARTS_AGAIN)])

@@ -509,6 +509,7 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.csv", "score;world\n1.000,5;0\n2,5;1", "score holds '1.000,5' in row 1, which is no nu"),
     ("a.csv", "score\n1,5\n2,5", "rows have more values than its header has names: name the"),
     ("a.csv", "score,world\n1.0,0\n,1", "score is missing or NaN in row 2"),
+    ("a.json", '{"beta": [1, null], "alpha": [1, 2]}', WHICH),
     ("a.csv", "score,world\n1,in\n2,out", "world holds in, out, not 0 and 1; say"),
     ("inn.csv", "score,world\n1,in\n2,out", "is never 'inn'; did you mean 'in'"),
     ("b.csv", "score,world\n1,a\n2,b\n3,c", "must hold two worlds, not a, b, c"),
@@ -530,7 +531,7 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.npz", {"scores": MODELS, "keep": MODELS % 2}, "save one row of both, the records of one"),
     ("a.npz", {"beta": PAIR, "alpha": PAIR}, WHICH),
     ("a.npz", {"loss": PAIR, "split": ["a", "b"]}, "has no 'score'; known: loss, split (option --"),
-    ("a.csv", "score,world\n1.0,0\n,1\n,0", "row 2 (2 in all): leave such runs out if the world"),
+    ("a.csv", "score,world\n1.0,0\n,1\n,0\n,1", "row 2 (3 in all): leave such rows out if"),
 ])  # fmt: skip
 def test_files_that_are_no_scores_are_refused(name, content, message, tmp_path):
     path = tmp_path / name

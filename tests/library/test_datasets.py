@@ -410,6 +410,14 @@ def test_splits(counts, way):
     np.testing.assert_allclose(split.scaling.deviation, np.where(deviation > 0, deviation, 1))
 
 
+def test_a_balanced_split_leaves_a_record_of_each_class():
+    labels = np.repeat([0, 1, 2], [21, 49, 50])
+    split = split_records(source_of(labels=labels), num_records=60, seed=1)
+    assert np.bincount(split.private.labels).tolist() == [20, 20, 20]
+    left = np.concatenate([split.auxiliary.labels, split.test.labels])
+    assert np.bincount(left).tolist() == [1, 29, 30]
+
+
 def test_numbers_to_predict_are_scaled_by_the_auxiliary_ones_and_ids_of_tokens_stay():
     numbers = (FEATURES[:, 0] * 1e5 + 3).astype(np.float32)
     source = Source("some", Records(BYTES.astype(np.uint16), numbers))

@@ -249,7 +249,10 @@ def test_the_p_value_of_one_score_per_world_is_known():
     separate = {"world0_scores": np.arange(60.0) + 60, "world1_scores": np.arange(60.0)}
     least = assess_claim(**separate, mechanism=0.5, num_simulations=99)
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
-    assert (above.is_least, least.is_least) == (False, True)
+    few = {"world0_scores": [4.0, 5.0, 6.0, 7.0], "world1_scores": [0.0, 1.0, 2.0, 3.0]}
+    small = assess_claim(**few, mechanism=0.0, num_simulations=1_999)  # 1 of 70 orders
+    assert small.p_value == pytest.approx(1 / 70, abs=4 * math.sqrt(1 / 70 / 1_999))
+    assert (above.is_least, small.is_least, least.is_least) == (False, False, True)
 
 
 @pytest.mark.usefixtures("quick_tables")

@@ -581,7 +581,9 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog, refuses):
     refuses("absent does not exist", read_source, "absent/")
     refuses("labels of images in folders are classes", read_source, "photos", label_kind="numbers")
     refuses("photos is not a table: only a table", read_source, "photos", preparation="how.yaml")
-    refuses("a table: label_column is for one; drop 'y'", read_source, "photos", label_column="y")
+    np.savez("x.npz", features=np.eye(4), labels=[0, 1, 0, 1])
+    for named in ("photos", "x.npz", "digits"):
+        refuses("a table: label_column is for one; drop", read_source, named, label_column="y")
 
 
 @pytest.mark.parametrize(("folders", "message"), [

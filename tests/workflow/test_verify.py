@@ -226,11 +226,11 @@ def test_paths_of_a_config_begin_beside_results_or_else_where_verify_runs(
     monkeypatch.chdir(here)
     contents: list[str] = []
 
-    def make(config: Path, *_: object) -> None:
+    def run(config: Path, *, is_kept: bool, **_: object) -> None:
         contents.append((config.parent / "mine.csv").read_text())
-        raise InputError("no job ran")
+        raise InputError("kept" if is_kept else "no job ran")
 
-    monkeypatch.setattr(verifying, "_make", make)
+    monkeypatch.setattr(verifying, "run_config", run)
     base = tmp_path if folder.startswith("results") else here
     error = verify_results(results).error
     assert contents == [base.name]
