@@ -48,7 +48,9 @@ def read_image_folder(folder: Path, *, size: int | None) -> Source:
             f" as {folder / 'cats' / '1.png'}, or Parquet files"
         )
     if num_others := len(files_in_folder(folder)) - sum(map(len, named.values())):
-        _LOG.warning("%s: %d files are not images in a class, and are left out", folder, num_others)
+        _LOG.warning(
+            "%s: files left out, as they are not images in a class: %d", folder, num_others
+        )
     is_grey = all(_mode(path) in _GREY for labelled in named.values() for _, path in labelled)
     mode = "L" if is_grey else "RGB"
     parts = {}

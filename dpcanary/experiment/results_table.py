@@ -1,6 +1,7 @@
 """The results of an experiment in a few columns: what is shown, beside what is accounted."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ def print_results(folder: Path) -> None:
     summary, products = read_with_products(folder)
     table = results_table(summary)
     print("\n".join(results_lines(table, folder)))
-    for text in left_out_in_words(summary, table):
+    for text in chain(left_out_in_words(summary, table), looks_in_words(summary)):
         print(wrapped(text))
     print()
     if products:
@@ -451,6 +452,15 @@ def left_out_in_words(summary: pd.DataFrame, table: pd.DataFrame) -> Iterator[st
     left_out = ", ".join(rules[~rules.isin(table["rule"])])
     if left_out:
         yield f"Left out, as not valid: {left_out}; summary.tsv has the numbers."
+
+
+def looks_in_words(summary: pd.DataFrame) -> Iterator[str]:
+    """What makes bounds valid again whose audits were looked at before, if there are any."""
+    if summary["assumption"].str.startswith(LOOKED_BEFORE).any():
+        yield (
+            "New models, by another `seed`, give valid bounds again; `looks` plans several numbers"
+            " of runs. summary.tsv and the tables of figures say nothing of earlier looks."
+        )
 
 
 def _above_in_words(row: Mapping[Hashable, Any]) -> str:

@@ -219,10 +219,10 @@ def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
     any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
     if shape != (3, 32, 32) and not (any_size and len(shape) == 3 and shape[0] == 3):
         expected = "(3, height, width)" if any_size else "(3, 32, 32)"
-        raise InputError(
-            f"model {kind} takes images of shape {expected}, not {shape}: colour images in a"
-            " folder are scaled by image_size 32 (the option --image-size)"
-        )
+        remedy = "colour images in a folder are scaled by image_size 32 (the option --image-size)"
+        if len(shape) == 3 and shape[0] == 1:
+            remedy = "these are grey: give a model of your own, or images in colour"
+        raise InputError(f"model {kind} takes images of shape {expected}, not {shape}: {remedy}")
 
 
 def _perceptron(widths: Sequence[int], activation: Activation) -> nn.Module:

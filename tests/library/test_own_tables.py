@@ -570,7 +570,7 @@ def test_a_folder_of_images(tmp_path, monkeypatch, caplog, refuses):
     assert (source.kind, source.test, caplog.messages) == ("images", None, [])
     Path("photos/cats/readme.txt").touch()
     read_source("photos/")
-    assert caplog.messages == ["photos: 1 files are not images in a class, and are left out"]
+    assert caplog.messages == ["photos: files left out, as they are not images in a class: 1"]
     images("mixed", sizes=(5, 9))
     refuses(r"2 sizes, such as 4 x 5 \(2\), 4 x 9 \(2\); set image_si", read_source, "mixed")
     assert read_source("mixed", image_size=6).training.features.shape == (4, 3, 6, 6)
@@ -602,7 +602,7 @@ def test_folders_of_parts(tmp_path, folders, message, caplog, refuses):
     assert source.class_names == ("cats", "dogs")
     np.testing.assert_array_equal(source.training.features, parts[0])
     np.testing.assert_array_equal(source.test.features, parts[1])
-    assert "1 files are not images in a class" in caplog.text
+    assert "files left out, as they are not images in a class: 1" in caplog.text
 
 
 @pytest.mark.parametrize(("mode", "suffix", "channels"), [

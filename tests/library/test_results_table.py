@@ -387,8 +387,9 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == f"\nWhat went wrong:\n  {reason}\n"
 
 
-def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
+def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path, capsys):
     """Whoever saw 8 runs and then made 12 chose the number by the scores, unless it was planned."""
+    said: list[bool] = []  # what gives valid bounds again
 
     def run(num_runs: int, rule: str = "simultaneous", **changed: Any) -> str:
         audit = {"num_steps": 2, "canary": "worst_case", "noise_multiplier": 2.0, **changed}
@@ -401,11 +402,15 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path):
         [product] = Products(experiment).summary(["a"])
         row = bound(1.0, audit="a", origin=product.origin, num_runs=num_runs, threshold_rule=rule)
         write_table(tmp_path / "summary.tsv", pd.DataFrame([row]))
-        return "\n".join(results.results_lines(results.read_results(tmp_path), tmp_path))
+        lines = "\n".join(results.results_lines(results.read_results(tmp_path), tmp_path))
+        results.print_results(tmp_path)
+        said.append("New models, by another `seed`" in capsys.readouterr().out)
+        return lines
 
     before = "NOT a valid bound (the audit was looked at before, with 8 runs)"
     assert "NOT" not in run(8) + run(8)  # the same number again is no other look
     text = " ".join(run(12).split())
+    assert said == [False, False, True]
     assert text.startswith(f"Nothing can be stated: {before}: epsilon may be below 1.00.")
     assert re.search(r"\ba gradient 12 1\.00 .*\(not .*valid\)", text)
     assert "shown: number of the attack, not a valid lower bound, at the last step" in text
