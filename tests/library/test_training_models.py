@@ -87,6 +87,7 @@ def test_every_kind_is_made_as_its_settings_say_with_parameters_of_the_seed(kind
     others = [(64,), (1, 32, 32), (32, 32, 3), (3, 32)] if len(shape) == 3 else [(3, 32, 32)]
     for other in [*others, (3, 64, 64)] if shape == (3, 32, 32) else others:
         message = rf"{kind} takes (flat features|.* \(3, (height|32, 32))"
+        message += ".*: these are grey: give a model of your own" * (other[0] == 1)
         with pytest.raises(InputError, match=message):
             module_of(settings, shape=other, num_classes=10)
 
