@@ -212,6 +212,8 @@ class Look:
         if to_users and all(remark.remedy == FOR_REGRESSION for remark in to_users):
             return f"{self.path} has labels that are no classes: {FOR_REGRESSION}."
         ways = "mend the file"
+        if any(FOR_REGRESSION in remark.remedy for remark in to_users):
+            ways += f", name another column, or {FOR_REGRESSION}"
         if not to_users:
             ways += ", or let `dpcanary audit --prepare` prepare it"
         return f"{self.path} cannot be used as it is; {ways}."

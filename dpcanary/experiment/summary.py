@@ -124,6 +124,9 @@ def last_rows(summary: pd.DataFrame) -> pd.DataFrame:
     return last.assign(**by_repeat[list(MEASURES)].mean())
 
 
+_LITTLE = 0.05  # of what a perfect model gains over the constant
+
+
 def learnt_in_words(row: "Mapping[str, Any] | pd.Series[Any]") -> str:
     """How well models predict test records, beside the best constant; empty if it is not known."""
     accuracy, baseline, r2 = (float(row.get(name, nan)) for name in MEASURES)
@@ -135,11 +138,11 @@ def learnt_in_words(row: "Mapping[str, Any] | pd.Series[Any]") -> str:
         text = f"Test accuracy {accuracy:.1%}."
     else:
         text = f"Test accuracy {accuracy:.1%} (predicting the most frequent class: {baseline:.1%})."
-    if r2 <= 0 or accuracy <= baseline:
+    if r2 < _LITTLE or accuracy - baseline <= _LITTLE * (1 - baseline):
         text += (
-            " WARNING: the models have learnt nothing that a constant prediction does not know, so"
-            " a low bound says little about models that learn; train longer, or with less noise or"
-            " another learning rate."
+            " WARNING: the models predict hardly better than this constant, or worse, so the bound"
+            " says little about models that learn; train longer, or with less noise or another"
+            " learning rate."
         )
     return text
 

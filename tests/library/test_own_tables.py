@@ -643,6 +643,10 @@ def test_commands_say_what_is_in_the_way_and_leave_nothing_behind(path, refuses)
     for loss, (status, verdict) in zip(([], ["--loss", "squared_error"]), verdicts, strict=True):
         result = run.invoke(app, ["check", "--features", "prices.csv", *loss])
         assert (result.exit_code, verdict in " ".join(result.output.split())) == (status, True)
+    usable.assign(label=3 * np.arange(ROWS)).to_csv("amounts.csv", index=False)
+    amounts = run.invoke(app, ["check", "--features", "amounts.csv"])
+    verdict = "mend the file, name another column, or for regression: --loss squared_error."
+    assert (amounts.exit_code, verdict in " ".join(amounts.output.split())) == (3, True)
     audit = ["audit", "--delta", "1e-5", "--num-steps", "2", "--prepare", "--features"]
     for wrong, message in [
         ("mine.csv --label-column income", "mend what --prepare leaves to you"),

@@ -45,6 +45,9 @@ def bound(epsilon: float, **changes: object) -> dict[str, object]:
     (0.8315, None, None, "Test accuracy 83.2%.", False),
     (0.971, 0.96, None, "Test accuracy 97.1% (predicting the most frequent class: 96.0%).", False),
     (0.96, 0.96, None, "class: 96.0%). WARNING: the mod", True),
+    (0.7324, 0.73, None, "class: 73.0%). WARNING: the mod", True),
+    (0.75, 0.73, None, "Test accuracy 75.0% (predicting the most frequent class: 73.0%).", False),
+    (None, None, 0.01, "R^2 on test records 0.01 (predicting the mean: 0). WARN", True),
     (None, None, 0.43, "R^2 on test records 0.43 (predicting the mean: 0).", False),
     (None, None, -0.2, "R^2 on test records -0.20 (predicting the mean: 0). WARN", True),
     (None, None, None, "", False),
@@ -53,7 +56,7 @@ def test_what_models_have_learnt_is_said_beside_a_constant(accuracy, baseline, r
     measures = {"test_accuracy": accuracy, "baseline_accuracy": baseline, "test_r2": r2}
     said = learnt_in_words({key: value for key, value in measures.items() if value is not None})
     assert text in said
-    assert ("have learnt nothing" in said) is warns
+    assert ("hardly better than this constant, or worse" in said) is warns
     assert warns or said == text
 
 
