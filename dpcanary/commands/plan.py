@@ -101,7 +101,9 @@ def plan(
         return
     if pilot:
         if exceed is None or delta is None:
-            raise typer.BadParameter("--from: give --exceed and --delta")
+            named = {"--exceed": exceed, "--delta": delta}
+            missing = " and ".join(name for name, value in named.items() if value is None)
+            raise typer.BadParameter(f"--from: give {missing}")
         of_training = {
             "--noise-multiplier": noise_multiplier, "--sample-rate": sample_rate,
             "--batch-size": batch_size, "--num-records": num_records, "--num-steps": num_steps,

@@ -40,6 +40,8 @@ _PAIRS = (
     ("dftrainuser", "dftestuser"),
     ("incanary", "outcanary"),
 )
+# Further names of records that are not in the training data, as labels in a column of worlds.
+_OTHERS = {"heldout", "val", "valid", "validation", "dev", "nontrain", "nontraining"}
 # A column that is 1 for records in the training data; LiRA calls it keep.
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
@@ -250,7 +252,7 @@ def _read_npy(path: Path) -> Columns:
 def _read_json(path: Path) -> Columns:
     """A list of objects, one for each score; or an object of lists.
 
-    Beside lists of two known names, what is not a list is left out, as a name of the attack.
+    Beside two lists or more, what is not a list is left out, such as a name of the attack.
     """
     with reading(path, what="is not JSON", remedy="give lists of numbers by name"):
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -264,7 +266,7 @@ def _read_json(path: Path) -> Columns:
         raise InputError(described)
     lists = {name: values for name, values in content.items() if isinstance(values, list)}
     others = [name for name in content if name not in lists]
-    if others and _known_pair(lists) is None:
+    if others and len(lists) < 2:
         name, value = others[0], content[others[0]]
         remedy = (
             f"is an object: take its lists ({', '.join(value)}) out of it"
@@ -281,8 +283,9 @@ def _plain(name: str) -> str:
 
 
 def _is_known(first: str, second: str) -> bool:
-    """Whether these are arrays of members and of others."""
-    return (_plain(first), _plain(second)) in _PAIRS[1:]
+    """Whether these are names of members and of others."""
+    members, others = map(set, zip(*_PAIRS[1:], strict=True))
+    return _plain(first) in members and _plain(second) in others | _OTHERS
 
 
 def _known_pair(names: Iterable[str]) -> tuple[str, str] | None:

@@ -355,8 +355,10 @@ def rows(world: str, values: np.ndarray) -> pd.DataFrame:
 LISTS = {name: values.tolist() for name, values in pair("in", "out").items()}
 OBJECTS = pd.DataFrame({"score": JOINED, "member": IS_FIRST}).to_dict("records")
 IN_OR_OUT = rows("split", np.where(IS_FIRST, "train", "holdout"))
+HELD_OUT = rows("split", np.where(IS_FIRST, "train", "held-out"))
 LOSSES = pd.DataFrame({"loss": -JOINED, "split": np.where(IS_FIRST, "member", "other")})
 OF_LOSSES = "--score-column=loss --world-column=split --world0=member --lower-is-world0"
+OF_TRAIN = "--world-column=split --world0=train"
 # As a spreadsheet writes a table where the decimal point is a comma.
 COMMAS = {"scores": JOINED, "world": 1.0 - IS_FIRST, "text": "a, b"}
 SEMICOLONS = pd.DataFrame(COMMAS).to_csv(sep=";", decimal=",", index=False)
@@ -379,13 +381,19 @@ OTHER_TOOLS: dict[str, tuple[dict[str, Any], str]] = {
     "lists": ({"a.json": LISTS}, ""),
     "lists beside others": ({"a.json": {"auc": 0.8, **LISTS, "tool": "x", "by": {"fpr": [0]}}}, ""),
     "labels": ({"a.csv": LOSSES}, OF_LOSSES),
-    "holdout": ({"a.csv": IN_OR_OUT}, "--world-column=split --world0=train"),
+    "holdout": ({"a.csv": IN_OR_OUT}, OF_TRAIN),
+    "held out": ({"a.csv": HELD_OUT}, OF_TRAIN),
     "objects": ({"a.json": OBJECTS}, ""),
 }  # fmt: skip
 # Nothing says that these are members.
 OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "two files": ({"first.npy": FIRST, "second.npy": SECOND}, ""),
     "two arrays": ({"a.npz": pair("high", "low")}, "--world0 high"),
+    "two lists": (
+        {"a.json": {"n": 9, "high": FIRST.tolist(), "low": SECOND.tolist()}},
+        "--world0 high",
+    ),
+    "two trainings": ({"a.csv": rows("split", np.where(IS_FIRST, "train", "train2"))}, OF_TRAIN),
     "own names": ({"a.npz": pair("world0_scores", "world1_scores")}, ""),
     ".tsv": ({"a.tsv": rows("world", 1 - IS_FIRST)}, ""),
     ".parquet": ({"a.parquet": rows("world", IS_FIRST)}, "--world0 True"),
@@ -646,6 +654,7 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     assert printed("plan", *options).count("none is enough") == 3
     assert not asked
     assert "--from: give --exceed and --delta" in refused("plan", *options[:2])
+    assert "--from: give --exceed" in refused("plan", *options[:2], "--delta", "1e-5")
     of_two = two_files(tmp_path, -world0, -world1)
     options[:4] = ["--from", of_two[0], "--from", of_two[1], "--exceed", "3.5"]
     assert as_json("plan", *options)["mu"] == plan["mu"]
