@@ -87,7 +87,7 @@ class Plan:
         stats = re.search(r"^Job stats:\n.*\n-.*\n((?:\w+ +\d+\n)*)", printed, re.MULTILINE)
         counts = re.findall(r"(\w+) +(\d+)", stats[1] if stats else "")
         jobs = {rule: int(count) for rule, count in counts if rule not in ("total", "all")}
-        commands = re.findall(r"^Shell command: python (\S+\.py .*) > ", printed, re.MULTILINE)
+        commands = re.findall(r"^Shell command: python (\S+\.py .*?) 2?> ", printed, re.MULTILINE)
         return cls(jobs, [*map(shlex.split, commands)])
 
     def outputs(self, program: str, option: str = "output") -> set[str]:

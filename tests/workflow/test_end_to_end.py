@@ -52,7 +52,7 @@ def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program
     (copy.folder / "scripts/train_shard.py").touch()
     copy.write(with_audit(TINY, "other_rate", target_epsilon=5.0))
     plan = copy.plan()
-    undrawn = {f"figures/{name}.png" for name in ("score_histograms", "ratio", "other_ratio")}
+    undrawn = {f"figures/{name}.png" for name in ("ratio", "other_ratio")}
     assert not undrawn & plan.outputs("draw_figure", "png")
     assert plan.outputs("train_shard") == {f"shards/other_rate/0000{index}.npz" for index in (0, 1)}
     assert plan.jobs["calibrate_noise"] == plan.jobs["account"] == plan.jobs["estimate"] == 1
