@@ -86,6 +86,21 @@ def assert_close(result: EnsembleResult, whole: EnsembleResult, order: Sequence[
     assert np.mean(difference > 0) < 0.02
 
 
+def assert_same_models(result: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
+    """The same bits of models; their logits by PyTorch's sigmoid, up to its rounding.
+
+    Without AVX-512, PyTorch rounds the sigmoid of the last numbers of an array in another way.
+    """
+    logits = torch.linspace(-4, 4, 24)
+    rounds_alike = torch.equal(torch.sigmoid(logits).flip(0), torch.sigmoid(logits.flip(0)))
+    if rounds_alike:
+        assert_same_bits(result, whole, order)
+        return
+    assert_close(result, whole, order)
+    for name in ("runs", "worlds", "parameters"):
+        assert getattr(result, name).tobytes() == getattr(whole, name)[order].tobytes()
+
+
 LISTS = replace(SETTINGS, max_grad_norm=0.4)
 WEIGHTS = replace(LISTS, sample_rate=0.9)
 FIXED = replace(LISTS, sample_rate=1.0, sampling=Sampling.FIXED, batch_size=7, canary_period=2)
@@ -108,7 +123,7 @@ def way_of(name: str, dpsgd: DPSGD) -> dict[str, Any]:
     (OWN_STARTS, 80, assert_close),
     (way_of("tanh", FIXED), 12, assert_same_bits),
     (way_of("relu", LISTS), 12, assert_same_bits),
-    (way_of("one of everything", WEIGHTS), 12, assert_same_bits),
+    (way_of("one of everything", WEIGHTS), 12, assert_same_models),
     (way_of("uneven", FIXED), 12, assert_same_bits),
     (way_of("norms", FIXED), 12, assert_same_bits),
 ])  # fmt: skip
