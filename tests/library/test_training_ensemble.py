@@ -87,9 +87,9 @@ def assert_close(result: EnsembleResult, whole: EnsembleResult, order: Sequence[
 
 
 def assert_same_models(result: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
-    """The same bits of models; their logits by PyTorch's sigmoid, up to its rounding.
+    """Equal bits of models, and logits by PyTorch's sigmoid that are equal up to its rounding.
 
-    Without AVX-512, PyTorch rounds the sigmoid of the last numbers of an array in another way.
+    Without AVX-512, PyTorch rounds the sigmoid of an array's last numbers differently.
     """
     logits = torch.linspace(-4, 4, 24)
     rounds_alike = torch.equal(torch.sigmoid(logits).flip(0), torch.sigmoid(logits.flip(0)))
