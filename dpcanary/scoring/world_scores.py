@@ -40,8 +40,11 @@ _PAIRS = (
     ("dftrainuser", "dftestuser"),
     ("incanary", "outcanary"),
 )
-# Further names of records that are not in the training data, as labels in a column of worlds.
-_OTHERS = {"heldout", "val", "valid", "validation", "dev", "nontrain", "nontraining"}
+_MEMBERS = {member for member, _ in _PAIRS[1:]}
+# With names that label the rows of other records in a column of worlds.
+_OTHERS = {other for _, other in _PAIRS[1:]} | {
+    *("heldout", "val", "valid", "validation", "dev", "nontrain", "nontraining"),
+}
 # A column that is 1 for records in the training data; LiRA calls it keep.
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
@@ -284,8 +287,7 @@ def _plain(name: str) -> str:
 
 def _is_known(first: str, second: str) -> bool:
     """Whether these are names of members and of others."""
-    members, others = map(set, zip(*_PAIRS[1:], strict=True))
-    return _plain(first) in members and _plain(second) in others | _OTHERS
+    return _plain(first) in _MEMBERS and _plain(second) in _OTHERS
 
 
 def _known_pair(names: Iterable[str]) -> tuple[str, str] | None:
@@ -313,8 +315,7 @@ def _pair(
     if pair := _known_pair(columns):
         return pair
     are_scores = not any(
-        _are_truth_values(values) or any(isinstance(value, str) for value in values)
-        for values in columns.values()
+        _are_truth_values(values) or _have_text(values) for values in columns.values()
     )
     if len(columns) == 2 and path.suffix in (".npz", ".json") and are_scores:
         first, second = columns
@@ -324,6 +325,13 @@ def _pair(
             f" (option --world0 {first} or --world0 {second})"
         )
     return None
+
+
+def _have_text(values: NDArray[Any]) -> bool:
+    """Whether some of them are text; of numbers, only their type is looked at."""
+    if values.dtype.kind != "O":
+        return values.dtype.kind in "US"
+    return any(isinstance(value, str) for value in values)
 
 
 def _world_column(columns: Columns, world: str) -> str:
