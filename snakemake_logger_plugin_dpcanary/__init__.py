@@ -21,8 +21,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from dpcanary.core.program_messages import INTERRUPTED
 from dpcanary.workflow.run_progress import WorkflowProgress, fraction_done, make_display
 
-# What Snakemake tells of its own affairs.
 _MOMENT = 0.3  # seconds
+# What Snakemake tells of its own affairs.
 _SILENT = {
     LogEvent.DEBUG_DAG, LogEvent.GROUP_INFO, LogEvent.RESOURCES_INFO, LogEvent.RULEGRAPH,
     LogEvent.SHELLCMD, LogEvent.WORKFLOW_STARTED, LogEvent.PROGRESS,
@@ -88,6 +88,7 @@ class LogHandler(LogHandlerBase):
         logging.raiseExceptions = False
         self._progress = WorkflowProgress(done=self._done)
         self._jobs_without_work: set[object] = set()
+        self._silent_in_plans = {*_SILENT, LogEvent.JOB_INFO}
         self._logs: dict[object, Path] = {}
         self._progress_of_jobs: dict[object, tuple[float, float]] = {}
         self._interrupted = threading.Event()
@@ -117,10 +118,15 @@ class LogHandler(LogHandlerBase):
 
     def _take(self, record: LogRecord) -> None:
         event = getattr(record, "event", None)
-        if event in _SILENT:
-            return
         if self.common_settings.dryrun:
-            self._display.message(self.format(record))
+            # Snakemake lists every job between two equal tables of how many there are.
+            silent = () if self.common_settings.printshellcmds else self._silent_in_plans
+            if event not in silent:
+                self._display.message(self.format(record))
+            if event == LogEvent.RUN_INFO:
+                self._silent_in_plans.add(event)
+            return
+        if event in _SILENT:
             return
         values, now = vars(record), record.created
         match event:

@@ -199,6 +199,17 @@ def test_the_rule_that_asks_for_all_results_is_not_a_job_that_is_counted(handler
     assert [line.partition(",")[0] for line in lines] == ["0 of 1 jobs", "1 of 1 jobs"]
 
 
+@pytest.mark.parametrize("printshellcmds", [False, True])
+def test_a_dry_run_is_one_table_or_all_of_snakemakes_words(handler, capsys, printshellcmds):
+    vars(handler.common_settings).update(dryrun=True, printshellcmds=printshellcmds)
+    events = (LogEvent.RUN_INFO, LogEvent.JOB_INFO, LogEvent.SHELLCMD, LogEvent.RUN_INFO)
+    for event in events:
+        handler.emit(error(event.name, event=event))
+    handler.emit(error("Reasons", event=None))
+    expected = [event.name for event in events] if printshellcmds else ["RUN_INFO"]
+    assert capsys.readouterr().err.splitlines() == [*expected, "Reasons"]
+
+
 NO_RULE = """MissingRuleException:
 No rule to produce nope (if you use input functions make sure that they don't raise unexpected \
 exceptions)."""
