@@ -12,7 +12,7 @@ report: "report/workflow.rst"
 
 
 from dpcanary.experiment.results_lock import BY_COMMAND, hold_lock
-from dpcanary.experiment.unplanned_looks import record_looks
+from dpcanary.experiment.unplanned_looks import record_looks, record_looks_at_targets
 from dpcanary.workflow.endings import end_with_command, print_failure, print_success
 
 if workflow.is_main_process:
@@ -40,7 +40,7 @@ include: "rules/figures.smk"
 include: "rules/housekeeping.smk"
 
 
-if RELEASE:  # in place of what trains
+if RELEASED:  # in place of what trains
 
     include: "rules/released.smk"
 
@@ -59,11 +59,15 @@ onstart:
 
 
 onsuccess:
+    if IS_MAIN:
+        record_looks_at_targets(Path(RESULTS), EXPERIMENT)
     print_success(Path(RESULTS), workflow.dag_settings.targets)
 
 
 onerror:
-    print_failure(Path(LOGS))
+    if IS_MAIN:
+        record_looks_at_targets(Path(RESULTS), EXPERIMENT)
+    print_failure(Path(LOGS), Path("resources/logs"))
 
 
 rule all:

@@ -1,7 +1,6 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
-from dpcanary.accounting.audit_noise import CALIBRATION, NoiseStage
-from dpcanary.accounting.accounting_settings import AccountingStage
+from dpcanary.accounting.audit_noise import CALIBRATION
 
 
 # Seconds each: not worth a place in a cluster's queue.
@@ -29,7 +28,7 @@ rule calibrate_noise:
             lambda audit: [CALIBRATION] if audit.noise_multiplier is None else [],
         ),
         files=files_in(),
-        options=AUDITS.options("noise", NoiseStage),
+        options=AUDITS.options("noise"),
     message:
         "Fixing the noise of {wildcards.runs}"
     shell:
@@ -54,7 +53,7 @@ rule account:
             "account", lambda audit: filter(None, [audit.adversary.exact])
         ),
         files=files_in(),
-        options=AUDITS.options("accounting", AccountingStage),
+        options=AUDITS.options("accounting"),
     message:
         "Accounting {wildcards.audit}"
     shell:

@@ -1,8 +1,5 @@
 """What canaries are made from (reference models, optimised canaries), and the canaries."""
 
-from dpcanary.adversaries.adversary_settings import CraftingStage, MetagradientStage
-from dpcanary.training.training_settings import ReferenceStage
-
 
 rule train_reference:
     input:
@@ -20,9 +17,7 @@ rule train_reference:
     params:
         code=code_for_audit("train_reference"),
         files=files_in(),
-        options=AUDITS.options(
-            "reference", ReferenceStage, device=EXPERIMENT.settings.device
-        ),
+        options=AUDITS.options("reference", device=EXPERIMENT.settings.device),
     message:
         "Training reference model {wildcards.reference}"
     shell:
@@ -46,9 +41,7 @@ rule optimise_canaries:
             "optimise_canaries", lambda audit: [audit.adversary.optimise]
         ),
         files=files_in(),
-        options=AUDITS.options(
-            "optimised", MetagradientStage, device=EXPERIMENT.settings.device
-        ),
+        options=AUDITS.options("optimised", device=EXPERIMENT.settings.device),
     message:
         "Optimising canaries {wildcards.optimised}"
     shell:
@@ -79,9 +72,7 @@ rule craft_canaries:
             lambda audit: [audit.adversary.function, *audit.own_functions],
         ),
         files=files_in(),
-        options=AUDITS.options(
-            "canaries", CraftingStage, device=EXPERIMENT.settings.device
-        ),
+        options=AUDITS.options("canaries", device=EXPERIMENT.settings.device),
     message:
         "Crafting the canaries of {wildcards.runs}"
     shell:

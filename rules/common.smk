@@ -24,7 +24,6 @@ from dpcanary.workflow.audit_files import (
     with_known_signature,
 )
 from dpcanary.workflow.job_python import JobServer, path_of_python, paths_of_code
-from dpcanary.workflow.release_files import ReleaseRules
 from dpcanary.workflow.record_files import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -52,6 +51,8 @@ try:
     EXPERIMENT = FILES.with_hashes(EXPERIMENT)
     PRODUCTS = Products(EXPERIMENT)
     SOURCES = SourceRules(PRODUCTS, FILES)
+    # What an archive of released observations holds: the origins of files, by their path.
+    RELEASED = PRODUCTS.check_release(FILES.archive) if FILES.archive else {}
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
@@ -84,10 +85,6 @@ RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
 PLANNED_CONFIG = f"{RESULTS}/planned.json"
 AUDITS = AuditRules(RESULTS, PRODUCTS)
 FIGURES = FigureRules(RESULTS, PRODUCTS)
-try:
-    RELEASE = ReleaseRules(RESULTS, PRODUCTS, FILES.archive) if FILES.archive else None
-except InputError as error:
-    raise WorkflowError(str(error)) from None
 
 
 def program(rule):
@@ -98,7 +95,7 @@ def program(rule):
 # How most rules call their program.
 COMMAND = (
     "python {input.program:q} {params.options} {params.files}"
-    " --output {output} > {log} 2>&1"
+    " --output {output:q} > {log:q} 2>&1"
 )
 
 

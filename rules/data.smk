@@ -35,7 +35,7 @@ rule download_file:
         "Downloading {wildcards.file}"
     shell:
         "python {input.program:q} --catalogue {params.catalogue:q} --source {params.source}"
-        " {params.folder} --lock {params.lock} --output {output} > {log} 2>&1"
+        " {params.folder} --lock {params.lock} --output {output:q} > {log:q} 2>&1"
 
 
 rule download_encoder:
@@ -60,7 +60,7 @@ rule download_encoder:
         "Downloading encoder {params.name}"
     shell:
         "python {input.program:q} --encoder {params.name:q} {params.revision}"
-        " --lock {params.lock} --output {output} > {log} 2>&1"
+        " --lock {params.lock} --output {output:q} > {log:q} 2>&1"
 
 
 rule extract_features:

@@ -1,8 +1,5 @@
 """From shards to scores, from scores to bounds, and all bounds in one table."""
 
-from dpcanary.estimation.estimation_settings import EstimationStage
-from dpcanary.scoring.scoring_settings import ScoringStage
-
 
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
@@ -34,7 +31,6 @@ rule score_runs:
         files=files_in("shards"),
         options=AUDITS.options(
             "scores",
-            ScoringStage,
             names=AUDITS.labels,
             num_shards=lambda wildcards: len(AUDITS.shards(wildcards)),
         ),
@@ -59,7 +55,7 @@ rule estimate:
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
         files=files_in(),
-        options=AUDITS.options("estimates", EstimationStage),
+        options=AUDITS.options("estimates"),
     message:
         "Estimating epsilon of {wildcards.audit}"
     shell:
@@ -78,7 +74,7 @@ use rule estimate as estimate_by_runs with:
         files=files_in(),
         options=options_of(
             FIGURES.job_by_runs,
-            settings=AUDITS.stage_as_json(EstimationStage),
+            settings=AUDITS.settings("estimates"),
             num_runs=FIGURES.numbers_of_runs,
         ),
     message:

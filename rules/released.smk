@@ -1,5 +1,7 @@
 """Released observations: what training leaves is unpacked from an archive, and nothing is trained."""
 
+from dpcanary.core.provenance import Job, listed
+
 
 localrules:
     unpack_release,  # seconds
@@ -16,9 +18,9 @@ ruleorder: unpack_release > score_runs
 rule unpack_release:
     input:
         program=program("unpack_release"),
-        archive=ancient(RELEASE.archive),  # known by its hash
+        archive=ancient(str(FILES.archive)),  # known by its hash
     output:
-        RELEASE.files,
+        [f"{RESULTS}/{name}" for name in RELEASED],
     log:
         f"{LOGS}/unpack_release.log",
     conda:
@@ -29,7 +31,9 @@ rule unpack_release:
         code=code("unpack_release"),
         files=files_in(),
         options=options_of(
-            lambda wildcards: RELEASE.job.to_json(),
+            lambda wildcards: Job(
+                inputs={"archive": listed([*RELEASED.values()])}
+            ).to_json(),
             sha256=EXPERIMENT.settings.archive_sha256,
         ),
         # Its files are too many for a command; the first one is of noise or canaries.

@@ -1,9 +1,5 @@
 """Pretrained models, and the runs: shards of models trained in lockstep, or drawn from a process."""
 
-from dpcanary.adversaries.adversary_settings import DrawingStage
-from dpcanary.training.training_settings import PretrainingStage
-from dpcanary.training.training_settings import TrainingStage
-
 
 rule pretrain:
     input:
@@ -21,9 +17,7 @@ rule pretrain:
     params:
         code=code_for_audit("pretrain"),
         files=files_in(),
-        options=AUDITS.options(
-            "pretrained", PretrainingStage, device=EXPERIMENT.settings.device
-        ),
+        options=AUDITS.options("pretrained", device=EXPERIMENT.settings.device),
     message:
         "Pretraining model {wildcards.pretrained}"
     shell:
@@ -48,13 +42,14 @@ rule train_shard:
     resources:
         **on_device(mem_mb=4000, runtime=120),
         # A resource, since no result depends on it; 0 for as many runs as fit.
-        runs_at_once=AUDITS.setting("runs_at_once"),
+        runs_at_once=AUDITS.by_audit(
+            lambda name: EXPERIMENT.audits[name].runs_at_once or 0
+        ),
     params:
         code=code_for_audit("train_shard"),
         files=files_in(),
         options=AUDITS.options(
             "shards",
-            TrainingStage,
             device=EXPERIMENT.settings.device,
             runs=AUDITS.runs,
         ),
@@ -82,7 +77,7 @@ rule draw_shard:
     params:
         code=code_for_audit("draw_shard", lambda audit: [audit.adversary.function]),
         files=files_in(),
-        options=AUDITS.options("shards", DrawingStage, runs=AUDITS.runs),
+        options=AUDITS.options("shards", runs=AUDITS.runs),
     message:
         "Drawing the runs of {wildcards.runs}, shard {wildcards.shard}"
     shell:

@@ -25,7 +25,7 @@ from dpcanary.errors import InputError
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Dataset, Experiment
 from dpcanary.experiment.figure_catalogue import figure_kind
-from dpcanary.experiment.products import optimised_canaries, pretrained_models, reference_models
+from dpcanary.experiment.products import Products
 from dpcanary.training.training_settings import TrainingStage
 
 # Seconds of one core for a job's work that no probe measures, where jobs are forked from a server
@@ -92,15 +92,11 @@ class JobList:
         self.experiment, self.device = experiment, device
         self._first = experiment.first_audits
         datasets = experiment.settings.datasets
-        audits = experiment.audits.values()
-        used = {audit.dataset for audit in audits}
-        used |= {audit.pretraining.dataset for audit in audits if audit.pretraining}
-        if experiment.settings.is_released:
-            used = set()  # no data are read
+        # Where observations are released, no data are read.
+        used = [] if experiment.settings.is_released else experiment.used_datasets
         self.shapes = {
             name: shape_of(datasets[name], folder=folder, records=(sources or {}).get(name))
             for name in used
-            if name
         }
         shared = {"sweep": "(shared)", "audits": None}
         rows = [shared | row for row in (*self._before_audits(), *self._after_audits())]
@@ -123,17 +119,18 @@ class JobList:
                 records += shape.num_source  # encoded
             # Features in single precision, and labels of 8 bytes.
             yield _row("prepare_dataset", size=records * (4 * math.prod(shape.features) + 8))
-        references = reference_models(self.experiment)
+        products = Products(self.experiment)
+        references = products.reference_models
         for job in references.audits:
             stage, shape = references.stage_of(job), self.shapes[references.dataset_of(job)]
             probe = reference_probe(stage, shape, device=self.device)
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
-        pretrained = pretrained_models(self.experiment)
+        pretrained = products.pretrained_models
         for job in pretrained.audits:
             public, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
             probe = pretraining_probe(public, shape, device=self.device)
             yield _row("pretrain", probe=probe, units=(1, public.pretraining.num_steps))
-        optimised = optimised_canaries(self.experiment)
+        optimised = products.optimised_canaries
         for job in optimised.audits:
             settings, shape = optimised.stage_of(job), self.shapes[optimised.dataset_of(job)]
             probe = optimising_probe(settings, shape, device=self.device)
@@ -239,6 +236,11 @@ def shape_of(dataset: Dataset, *, folder: Path | None, records: Source | None = 
     most = dataset.max_records or source.num_training
     training = most if source.is_drawn else min(source.num_training, most)
     others = training - dataset.num_records
+    if others < 0:
+        raise InputError(
+            f"dataset of {dataset.source}: num_records: {dataset.num_records} is more than its"
+            f" {training} training records"
+        )
     if source.num_test is None:
         auxiliary = dataset.num_auxiliary or others // 2
         test = dataset.num_test or others - auxiliary

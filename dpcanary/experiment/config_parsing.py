@@ -121,7 +121,9 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
         InputError: names what is wrong, and where.
     """
     if "runs_of_audit" in config:
-        return _validated(Experiment, config, where="resolved config")
+        experiment = _validated(Experiment, config, where="resolved config")
+        check_references(experiment.settings, experiment.sweeps, experiment.audits)
+        return experiment
     shared = {key: value for key, value in config.items() if key != "audits"}
     settings = _validated(Settings, shared, where="config")
     sweeps = config.get("audits")
@@ -254,7 +256,8 @@ def _label(key: str, value: object) -> str:
         value = "x".join(map(str, value)) or "none"
     if isinstance(value, float) and math.isfinite(value):
         value = f"{Decimal(repr(value)).normalize():f}"  # all digits, and never 1e+06
-    return f"{_ABBREVIATIONS.get(key, key)}{value}"
+    # A model of the user's own is `module:function`, and a name of files has no colon.
+    return f"{_ABBREVIATIONS.get(key, key)}{value}".replace(":", "-")
 
 
 def _validated(model: type[AnyModel], values: Mapping[str, Any], *, where: str) -> AnyModel:
@@ -279,10 +282,11 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
     key = ".".join(map(str, place))
     if kind == "extra_forbidden":
         inner: dict[str, type[ClosedModel]] = {
-            "datasets": Dataset, "figures": Figure, "metagradient": MetagradientSettings,
-                "pretraining": PretrainingSettings,
+            "settings": Settings, "datasets": Dataset, "figures": Figure, "audits": Audit,
+            "metagradient": MetagradientSettings, "pretraining": PretrainingSettings,
         }  # fmt: skip
-        owner = inner[str(place[0])] if len(place) > 1 else model
+        owners = (inner[str(part)] for part in reversed(place[:-1]) if part in inner)
+        owner = next(owners, model)
         keys = [*owner.model_fields, *(["audits"] if owner is Settings else [])]
         return f"unknown key {key!r}; {suggestion(str(place[-1]), keys)}"
     if kind == "missing":

@@ -1,6 +1,6 @@
 """A whole config: the settings that all audits share, and the audits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -180,13 +180,23 @@ class Experiment(ClosedModel):
         for listed in (self.audits, self.runs_of_audit, self.unused_keys):
             if sorted(listed) != named:
                 raise ValueError("sweeps, audits, runs and unused keys name different audits")
-        trained = [audit for audit in self.audits.values() if audit.is_trained]
-        datasets = {audit.dataset for audit in trained}
-        datasets |= {audit.pretraining.dataset for audit in trained if audit.pretraining}
         sweeps = {name for figure in self.settings.figures.values() for name in figure.sweeps}
-        if datasets - {*self.settings.datasets, None} or sweeps - {*self.sweeps}:
+        if {*self._datasets} - {*self.settings.datasets} or sweeps - {*self.sweeps}:
             raise ValueError("audits and figures name datasets and sweeps that are not in it")
         return self
+
+    @property
+    def used_datasets(self) -> list[str]:
+        """The datasets that audits train or pretrain models on, in the order of the settings."""
+        used = {*self._datasets}
+        return [name for name in self.settings.datasets if name in used]
+
+    @property
+    def _datasets(self) -> Iterator[str]:
+        for audit in self.audits.values():
+            if audit.is_trained:
+                other = audit.pretraining.dataset if audit.pretraining else None
+                yield from filter(None, (audit.dataset, other))
 
     @property
     def own_functions(self) -> list[str]:

@@ -1,5 +1,6 @@
 """What the jobs of an experiment make: each product's name, its settings, and its inputs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -65,21 +66,6 @@ class SharedJobs(Generic[Stage]):
         return dataset
 
 
-def pretrained_models(experiment: Experiment) -> SharedJobs[PretrainingStage]:
-    """The models that runs start from."""
-    return SharedJobs(experiment, PretrainingStage, lambda audit: audit.pretraining is not None)
-
-
-def reference_models(experiment: Experiment) -> SharedJobs[ReferenceStage]:
-    """The reference models that canaries are crafted with."""
-    return SharedJobs(experiment, ReferenceStage, lambda audit: audit.adversary.uses_reference)
-
-
-def optimised_canaries(experiment: Experiment) -> SharedJobs[MetagradientStage]:
-    """The sets of canaries that are optimised by metagradients."""
-    return SharedJobs(experiment, MetagradientStage, lambda audit: bool(audit.adversary.optimise))
-
-
 _SUFFIXES = {
     "noise": ".json", "shards": "", "estimates": ".tsv", "estimates_by_runs": ".tsv",
     "accounting": ".tsv", "ceilings": ".tsv", "ratios": ".tsv",
@@ -141,9 +127,15 @@ class Products:
         self.experiment = experiment
         self._audits = experiment.audits
         self._first = experiment.first_audits
-        self.reference_models = reference_models(experiment)
-        self.optimised_canaries = optimised_canaries(experiment)
-        self.pretrained_models = pretrained_models(experiment)
+        self.reference_models = SharedJobs(
+            experiment, ReferenceStage, lambda audit: audit.adversary.uses_reference
+        )
+        self.optimised_canaries = SharedJobs(
+            experiment, MetagradientStage, lambda audit: bool(audit.adversary.optimise)
+        )
+        self.pretrained_models = SharedJobs(
+            experiment, PretrainingStage, lambda audit: audit.pretraining is not None
+        )
         # Each is made once: what it is made from is shared by many.
         for kind in (
             self.data, self.noise, self.pretrained, self.reference, self.optimised, self.canaries,
@@ -168,7 +160,7 @@ class Products:
             return []
         stage = self.experiment.dataset_stage(FeaturesStage, dataset=dataset)
         inputs = " ".join([stage.to_json(), *settings.files])
-        name = Path(settings.source).name
+        name = re.sub("[^A-Za-z0-9._-]", "-", Path(settings.source).name)  # part of a command
         return [Product(f"features/{name}-{sha256_of_text(inputs)[:8]}", inputs)]
 
     def noise(self, audit: str) -> Product:
@@ -217,11 +209,12 @@ class Products:
     def scores(self, audit: str) -> Product:
         """The scores of an audit."""
         inputs = {"shards": [self.shards(audit)], "canaries": self.canaries(audit)}
-        return self._of_audit("scores", audit, ScoringStage, inputs)
+        return Product(f"scores/{audit}", self._stage(ScoringStage, audit), inputs)
 
     def estimates(self, audit: str) -> Product:
         """The lower bounds of an audit."""
-        return self._of_audit("estimates", audit, EstimationStage, {"scores": [self.scores(audit)]})
+        inputs = {"scores": [self.scores(audit)]}
+        return Product(f"estimates/{audit}", self._stage(EstimationStage, audit), inputs)
 
     def estimates_by_runs(self, figure: str, audit: str) -> Product:
         """The lower bounds of an audit from its first runs, for a figure."""
@@ -232,7 +225,7 @@ class Products:
     def accounting(self, audit: str) -> Product:
         """The upper bounds of an audit, and its privacy profile."""
         inputs = {"noise": [self.noise(audit)]}
-        return self._of_audit("accounting", audit, AccountingStage, inputs)
+        return Product(f"accounting/{audit}", self._stage(AccountingStage, audit), inputs)
 
     def ceilings(self, figure: str) -> Product:
         """The most that the audits of a figure can show without assumptions."""
@@ -364,15 +357,6 @@ class Products:
         """A product that all audits with the same runs share; its settings are the first one's."""
         runs = self.experiment.runs_of_audit[audit]
         return Product(f"{kind}/{runs}", self._stage(stage, self._first[runs]), inputs or {})
-
-    def _of_audit(
-        self,
-        kind: str,
-        audit: str,
-        stage: type[ClosedModel],
-        inputs: Mapping[str, Sequence[Product]],
-    ) -> Product:
-        return Product(f"{kind}/{audit}", self._stage(stage, audit), inputs)
 
     def _shared(
         self, kind: str, jobs: SharedJobs[Any], audit: str, inputs: Mapping[str, Sequence[Product]]

@@ -30,11 +30,9 @@ _LABEL_SCALING = {"label_scaling_mean": 0.0, "label_scaling_deviation": 1.0}
 
 def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
     """For each prepared dataset that audits use, its name, and what its records are."""
-    audits = products.experiment.audits.values()
-    used = {audit.dataset for audit in audits}
-    used |= {audit.pretraining.dataset for audit in audits if audit.pretraining}
-    for name, dataset in products.experiment.settings.datasets.items():
-        path = _checked(folder, products.data(name)) if name in used else None
+    for name in products.experiment.used_datasets:
+        dataset = products.experiment.settings.datasets[name]
+        path = _checked(folder, products.data(name))
         if path is None:
             continue
         shape = " x ".join(map(str, shape_in_npz(path, "features")[1:]))
@@ -199,12 +197,7 @@ def read_results(folder: Path) -> pd.DataFrame:
     Raises:
         InputError: if there is no summary in the folder, or an old one.
     """
-    return results_table(read_summary(folder))
-
-
-def read_summary(folder: Path) -> pd.DataFrame:
-    """The summary of an experiment, from its folder; for errors, see `read_with_products`."""
-    return read_with_products(folder)[0]
+    return results_table(read_with_products(folder)[0])
 
 
 def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:

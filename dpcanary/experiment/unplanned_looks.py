@@ -6,12 +6,14 @@ Tables, reports and figures say so.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from dpcanary.core.files import read_json, sha256_of_text, write_text
+from dpcanary.core.provenance import origins_in
 from dpcanary.errors import InputError
 from dpcanary.estimation.planned_looks import Look, unplanned_looks
 from dpcanary.estimation.rule_catalogue import Proof, threshold_rule_named, threshold_rule_names
@@ -35,20 +37,67 @@ def record_looks(folder: Path, experiment: Experiment) -> None:
         folder: of the results; nothing is written if it has no bounds, or those of the same config.
         experiment: what is run now.
     """
-    try:
-        before = read_experiment(folder / "experiment.json")
-    except (InputError, OSError):
-        return
-    if experiment == before:
+    before = _experiment_in(folder)
+    if before is None or experiment == before:
         return
     products, all_seen = Products(before), (folder / "summary.tsv").exists()
+    seen = [
+        name
+        for name in before.audits
+        if all_seen or (folder / products.estimates(name).path).exists()
+    ]
+    _add_looks(folder, before, seen)
+
+
+def record_looks_at_targets(folder: Path, experiment: Experiment) -> None:
+    """Remembers at which numbers of runs a run has made bounds without a summary, by a target.
+
+    The resolved config, from which `record_looks` knows them, is written for a summary alone.
+
+    Args:
+        folder: of the results.
+        experiment: what was run.
+    """
+    if _experiment_in(folder) == experiment:
+        return
+    estimates = map(Products(experiment).estimates, experiment.audits)
+    seen = [
+        name
+        for name, product in zip(experiment.audits, estimates, strict=True)
+        if _is_made(folder / product.path, product.origin)
+    ]
+    _add_looks(folder, experiment, seen)
+
+
+def _experiment_in(folder: Path) -> Experiment | None:
+    """The experiment whose results are in a folder; None if there are none, or of no known one."""
+    path = folder / "experiment.json"
+    try:
+        return read_experiment(path) if path.exists() else None
+    except InputError:
+        print(
+            f"warning: {path} is not a config of this version, so it is not known at which numbers"
+            " of runs bounds of this folder were seen. If they were, more of the same runs do not"
+            " make valid bounds: give another `seed`.",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _is_made(path: Path, origin: str) -> bool:
+    try:
+        return path.exists() and origins_in(path) == [origin]
+    except InputError:  # damaged: its rule runs again
+        return False
+
+
+def _add_looks(folder: Path, experiment: Experiment, audits: Collection[str]) -> None:
     stored = _stored(folder)
-    for name, audit in before.audits.items():
-        if all_seen or (folder / products.estimates(name).path).exists():
-            looks = stored.setdefault(_runs_of(before, name), [])
-            for num_runs in {audit.num_runs, *(at for at in audit.looks if at <= audit.num_runs)}:
-                if (num_runs, audit.looks) not in looks:
-                    looks.append((num_runs, audit.looks))
+    for name in audits:
+        audit, looks = experiment.audits[name], stored.setdefault(_runs_of(experiment, name), [])
+        for num_runs in {audit.num_runs, *(at for at in audit.looks if at <= audit.num_runs)}:
+            if (num_runs, audit.looks) not in looks:
+                looks.append((num_runs, audit.looks))
     if stored != _stored(folder):
         texts = {runs: sorted(looks) for runs, looks in stored.items()}
         write_text(folder / LOOKS, json.dumps(texts, indent=1) + "\n")
@@ -135,9 +184,10 @@ def _stored(folder: Path) -> dict[str, list[Look]]:
 def _runs_of(experiment: Experiment, name: str) -> str:
     """A hash of all that decides the runs of an audit: whoever comes back to them finds the same.
 
-    The score is not part of it, because the same models are seen through each score.
+    The score is not part of it, because the same models are seen through each score. Nor is the
+    name: it decides the seed, which is part of it, only if none is given.
     """
-    audit, runs = experiment.audits[name], experiment.runs_of_audit[name]
+    audit = experiment.audits[name]
     kept = {k: v for k, v in audit.model_dump(mode="json").items() if k not in _OF_SAME_RUNS}
     used = [audit.dataset, audit.pretraining.dataset if audit.pretraining else None]
     if audit.pretraining:
@@ -146,4 +196,4 @@ def _runs_of(experiment: Experiment, name: str) -> str:
         experiment.settings.datasets[dataset].model_dump(mode="json") if dataset else None
         for dataset in used
     ]
-    return sha256_of_text(json.dumps([runs, kept, datasets], sort_keys=True))
+    return sha256_of_text(json.dumps([kept, datasets], sort_keys=True))

@@ -29,7 +29,7 @@ from dpcanary.experiment.results_table import (
     left_out_in_words,
     looks_in_words,
     other_label_in_words,
-    read_summary,
+    read_with_products,
     results_table,
     substitute_in_words,
     targets_in_words,
@@ -69,12 +69,13 @@ def report_of_experiment(folder: Path) -> Report:
     Raises:
         InputError: if it has no results, or they are of another version.
     """
-    summary, experiment = read_summary(folder), read_experiment(folder / "experiment.json")
+    summary, products = read_with_products(folder)
+    products = products or Products(read_experiment(folder / "experiment.json"))  # which is missing
+    experiment = products.experiment
     table = results_table(summary)
     if table.empty:
         raise InputError(f"{folder}: there is no valid bound to report")
     letters, meanings = lettered([*table["assumption"]])
-    products = Products(experiment)
     pictures, left_out = _pictures(products, folder, table)
     last = last_rows(summary)
     methods = methods_of(experiment, table, last)

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpcanary.core.setting_fields import ClosedModel
 from dpcanary.experiment.products import Product, Products
 
 Value = TypeVar("Value")
@@ -114,13 +113,9 @@ class AuditRules:
 
         return with_known_signature(of_wildcards)
 
-    def stage_as_json(self, model: type[ClosedModel]) -> Callable[[Wildcards], str]:
-        """The settings that a stage gets from the job's audit."""
-        return self.by_audit(lambda name: self._experiment.stage(model, audit=name).to_json())
-
-    def setting(self, key: str) -> Callable[[Wildcards], object]:
-        """A setting of the job's audit; 0 where it is not set."""
-        return self.by_audit(lambda name: getattr(self._audits[name], key) or 0)
+    def settings(self, kind: str) -> Callable[[Wildcards], str]:
+        """The settings of a job that makes this kind of product."""
+        return self.by_audit(lambda audit: self._product(kind, audit).settings)
 
     def runs(self, wildcards: Wildcards) -> list[int]:
         """The index of the first run of the job's shard, and the one after its last."""
@@ -141,11 +136,9 @@ class AuditRules:
             ]
         )
 
-    def options(
-        self, kind: str, stage: type[ClosedModel], **others: Any
-    ) -> Callable[[Wildcards], str]:
-        """The options of a job that makes this kind of product with the settings of a stage."""
-        return options_of(self.job(kind), settings=self.stage_as_json(stage), **others)
+    def options(self, kind: str, **others: Any) -> Callable[[Wildcards], str]:
+        """The options of a job that makes this kind of product."""
+        return options_of(self.job(kind), settings=self.settings(kind), **others)
 
     def job(self, kind: str) -> Callable[[Wildcards], str]:
         """What a job makes, and what its inputs must be, for its program."""

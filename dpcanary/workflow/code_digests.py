@@ -1,6 +1,7 @@
 """Which code the result of a program depends on."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ _LOADERS = {
     "dpcanary/experiment/figure_catalogue.py": "dpcanary.figure_kinds",
 }
 
+# The condition of imports that are for type checkers alone.
+_TYPES_ONLY = r"(\w+\.)?TYPE_CHECKING"
 # Top-level packages, and the folders that contain them.
 Packages = Mapping[str, Path]
 
@@ -214,9 +217,9 @@ def _imported_names(code: str, package: str) -> tuple[str, ...]:
 def _imported_by(tree: ast.AST, package: str) -> Iterator[str]:
     """Every `a.b.name` that the code of a package may import; a name may be a module or not."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.If) and re.fullmatch(_TYPES_ONLY, ast.unparse(node.test)):
+            yield from _imported_by(ast.Module(node.orelse, []), package)
+        elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: 1 - node.level or None] if node.level else []

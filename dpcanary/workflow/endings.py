@@ -53,13 +53,13 @@ def print_success(results: Path, targets: Iterable[str]) -> None:
         print_ending(results)
 
 
-def print_failure(logs: Path) -> None:
-    """Prints the reasons of failed jobs again, on stderr.
+def print_failure(*folders: Path) -> None:
+    """Prints the reasons of failed jobs again, from folders of logs, on stderr.
 
     It says how to go on, too, unless a command started this run. That one says it however the run
     ends: Snakemake does not call this where it is interrupted while it starts a job.
     """
-    reasons = failures(logs, since=_STARTED)
+    reasons = [reason for logs in folders for reason in failures(logs, since=_STARTED)]
     if reasons:
         _say("\nWhat went wrong:")
         for reason in reasons[:_MOST]:

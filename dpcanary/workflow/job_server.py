@@ -26,7 +26,7 @@ _OF_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# A job that neither computes nor reads or writes for so long is ended.
+# A job that neither computes nor reads or writes for so long is ended; at 0, none is.
 IDLE = "DPCANARY_IDLE_MINUTES"
 _IDLE_MINUTES = 15.0
 # Less than this share of the time is idle, such as a thread that wakes up to look around.
@@ -202,7 +202,7 @@ class Server:
         # For each program, the modules that its jobs have imported since they were forked.
         self._later: dict[str, list[str]] = {}
         self._is_over = False
-        self._watch = IdleWatch(60 * float(os.environ.get(IDLE, _IDLE_MINUTES)))
+        self._watch = IdleWatch(60 * float(os.environ.get(IDLE, _IDLE_MINUTES)) or float("inf"))
         # A job gets back the handlers that Python has started with.
         self._handlers = {
             number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)

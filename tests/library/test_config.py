@@ -95,6 +95,10 @@ def names_of(**changes: Any) -> list[str]:
     return [*parsed(**changes).audits]
 
 
+def test_a_model_of_the_users_own_may_be_swept():
+    assert names_of(model=["my_nets:build", "linear"]) == ["steps-my_nets-build", "steps-linear"]
+
+
 def test_lists_sweep_and_name_the_audits_with_all_digits():
     experiment = parsed(canary=["gradient", "natural"], sample_rate=[1.0, 0.25])
     names = [f"steps-{canary}-q{q}" for canary in ("gradient", "natural") for q in ("1", "0.25")]
@@ -755,6 +759,23 @@ def test_resolved_configs_that_are_none_are_named(tmp_path, refuses):
         refuses(f"{path} is not a resolved config of this", read_experiment, path)
     with pytest.raises(InputError, match=r"none\.json does not exist: it is the config of the"):
         read_experiment(tmp_path / "none.json")
+
+
+def test_a_resolved_config_is_checked_as_any_other():
+    """Whoever has a release may change its rules, and what is not valid must be refused."""
+    resolved = json.loads(parsed({"independent": "slots"}, num_slots=4, worlds="halves").to_json())
+    assert parse_experiment(resolved).audits
+    resolved["settings"]["threshold_rules"] = ["mahloujifar"]
+    with pytest.raises(InputError, match="counts right guesses of fair coins; it needs coins"):
+        parse_experiment(resolved)
+    for owner, key, hint in (
+        (resolved["settings"], "settings.deltas", "did you mean 'delta'"),
+        (resolved["audits"]["steps"], "audits.steps.deltas", "known: dataset, model, hidden_sizes"),
+    ):
+        owner["deltas"] = 1
+        with pytest.raises(InputError, match=f"unknown key '{key}'; {hint}"):
+            parse_experiment(resolved)
+        del owner["deltas"]
 
 
 @cache

@@ -130,6 +130,8 @@ def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
         assert (shape, shape.num_source) == (Shape(500, 49_500, 10_000, (size,), 10), 60_000)
     with pytest.raises(InputError, match="needs an encoder"):
         shape_of(Dataset(source="sst2", num_records=5), folder=None)
+    with pytest.raises(InputError, match="num_records: 50001 is more than its 50000 training"):
+        shape_of(Dataset(source="cifar10", num_records=50_001), folder=None)
 
 
 def assert_size(path: Path, rule: str, of: Experiment) -> None:

@@ -61,6 +61,11 @@ def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
         assert Path(file).name == f"{key}.json"
         files.append(file)
     assert len({*files}) == 3
+    # A file of features is an argument of commands.
+    source = tmp_path / "my texts; rm x.csv"
+    source.write_text(TABLE)
+    [features] = Products(experiment(source=str(source), encoder="someone/vit")).features("mine")
+    assert re.fullmatch(r"features/my-texts--rm-x\.csv-\w{8}\.npz", features.path)
 
 
 def test_a_file_of_another_hash_than_stated_is_refused(hashed_experiment, tmp_path, refuses):

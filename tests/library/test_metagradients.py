@@ -20,7 +20,7 @@ from dpcanary.adversaries.input import flipped_labels
 from dpcanary.data.canaries import CanarySet
 from dpcanary.data.records import Records, Split
 from dpcanary.errors import InputError
-from dpcanary.experiment import products as shared
+from dpcanary.experiment.products import Products
 from dpcanary.papers.boglioni import differentiable_training as trainings
 from dpcanary.papers.boglioni import metagradient_canaries as adversaries
 from dpcanary.papers.boglioni import metagradients as reverse
@@ -333,7 +333,7 @@ def test_audits_of_other_trainings_share_optimised_canaries() -> None:
             "num_slots": 4, **({} if "canary" in changes else {"metagradient": OPTIONS}), **changes,
         }  # fmt: skip
         experiment = experiment_of(audit, source="cifar10", num_records=12)
-        return [*shared.optimised_canaries(experiment).audits]
+        return [*Products(experiment).optimised_canaries.audits]
 
     other_training = {"learning_rate": 0.5, "noise_multiplier": 0.0, "model": "resnet9", "width": 4}
     assert names() == names(**other_training, augmentation_multiplicity=2)

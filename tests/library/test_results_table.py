@@ -28,11 +28,16 @@ from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.experiment import results_table as results
 from dpcanary.experiment.config_parsing import parse_experiment
-from dpcanary.experiment.experiment_config import read_experiment
+from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.products import Products
 from dpcanary.experiment.results_lock import BY_COMMAND
 from dpcanary.experiment.summary import last_rows, learnt_in_words
-from dpcanary.experiment.unplanned_looks import record_looks
+from dpcanary.experiment.unplanned_looks import (
+    LOOKS,
+    record_looks,
+    record_looks_at_targets,
+    unplanned_looks_in_words,
+)
 from dpcanary.workflow.endings import print_failure, print_success
 
 
@@ -386,7 +391,7 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys, monkeypatch):
     text = capsys.readouterr().err
     assert text.startswith(f"\nWhat went wrong:\n  {reason}\n\nMend this first. The same command")
     monkeypatch.setenv(BY_COMMAND, "1")  # which says the last line itself
-    print_failure(tmp_path)
+    print_failure(tmp_path / "none", tmp_path)
     assert capsys.readouterr().err == f"\nWhat went wrong:\n  {reason}\n"
 
 
@@ -438,3 +443,29 @@ def test_runs_that_are_added_after_a_look_make_bounds_not_valid(tmp_path, capsys
     write_text(tmp_path / products.estimates("a").path, "seen")
     (tmp_path / "summary.tsv").unlink()
     assert "with 8, 12, 16, 20, 40 runs" in " ".join(run(80, record_every=1).split())
+    # A config of another version does not say what was seen, and is not passed over silently.
+    (tmp_path / "experiment.json").write_text('{"settings": {}}')
+    record_looks(tmp_path, products.experiment)
+    assert "it is not known at which numbers of runs" in capsys.readouterr().err
+
+
+def test_bounds_of_a_target_and_of_an_audit_that_is_renamed_were_seen(tmp_path):
+    def experiment(num_runs: int, sweep: str = "a", **changed: Any) -> Experiment:
+        audit = {"num_steps": 2, "canary": "worst_case", "noise_multiplier": 2.0, **changed}
+        audits = {sweep: {"sample_rate": 0.5, "num_runs": num_runs, "seed": 3, **audit}}
+        return parse_experiment({"experiment": "e", "delta": 1e-5, "audits": audits})
+
+    def seen(now: Experiment) -> str:
+        return unplanned_looks_in_words(tmp_path, now, [*now.audits])
+
+    first = experiment(8)
+    product = Products(first).estimates("a")
+    record_looks_at_targets(tmp_path, first)  # nothing has been made
+    write_table(tmp_path / product.path, pd.DataFrame([{"origin": "estimates/a:0"}]))
+    record_looks_at_targets(tmp_path, first)  # of other settings
+    assert not (tmp_path / LOOKS).exists()
+    write_table(tmp_path / product.path, pd.DataFrame([{"origin": product.origin}]))
+    record_looks_at_targets(tmp_path, first)
+    assert (seen(first), seen(experiment(12, noise_multiplier=3.0))) == ("", "")
+    for more in (experiment(12), experiment(12, "other"), experiment(12, score="transcript")):
+        assert "looked at before, with 8 runs" in seen(more)

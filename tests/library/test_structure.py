@@ -97,6 +97,12 @@ from typing import TYPE_CHECKING
 import os
 if TYPE_CHECKING:
     from dpcanary import a
+elif os:
+    import dpcanary.d
+else:
+    import dpcanary.e
+if not TYPE_CHECKING:
+    import dpcanary.f
 def later():
     from dpcanary.b import x
 import dpcanary.c
@@ -106,9 +112,9 @@ import dpcanary.c
 def test_lazy_and_type_checking_imports_and_those_of_public_names(tmp_path):
     program = tmp_path / "program.py"
     (tmp_path / "dpcanary").mkdir()
-    for name in ("__init__", "a", "b", "c"):
+    for name in ("__init__", *"abcdef"):
         (tmp_path / f"dpcanary/{name}.py").touch()
-    for text, imported in ((LAZY, "bc"), ("from dpcanary import a, estimate\n", "a")):
+    for text, imported in ((LAZY, "bcdef"), ("from dpcanary import a, estimate\n", "a")):
         program.write_text(text)
         expected = ["program.py", *(f"dpcanary/{name}.py" for name in imported)]
         assert imports_of(program, tmp_path) == expected

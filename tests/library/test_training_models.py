@@ -24,7 +24,7 @@ from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
-from dpcanary.experiment.products import pretrained_models, reference_models
+from dpcanary.experiment.products import Products
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN, redraw
@@ -325,8 +325,9 @@ def test_audits_of_one_model_share_its_pretraining() -> None:
     """It depends on the model and its own settings; reference models depend on it too."""
 
     def names(pretraining: dict[str, object] = PRETRAINING, **changes: object) -> list[str]:
-        of = pretrained_experiment(pretraining, **changes)
-        [pretrained], [reference] = pretrained_models(of).audits, reference_models(of).audits
+        products = Products(pretrained_experiment(pretraining, **changes))
+        [pretrained] = products.pretrained_models.audits
+        [reference] = products.reference_models.audits
         return [pretrained, reference]
 
     alike = names(learning_rate=0.5, num_steps=9, canary="gradient", noise_multiplier=2.0)
