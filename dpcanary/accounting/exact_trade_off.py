@@ -81,6 +81,13 @@ class LossCurve(TradeOffCurve):
     steep: tuple[Array, Array]
     flat: tuple[Array, Array]
 
+    @classmethod
+    def of(cls, loss: ComposedLoss) -> "LossCurve":
+        """The curve of a loss."""
+        towards0, towards1 = loss.directions
+        steep = errors_by_threshold(towards0)
+        return cls(loss, steep, steep if towards1 is towards0 else errors_by_threshold(towards1))
+
     def epsilon(self, delta: float) -> float:
         """See TradeOffCurve."""
         question = replace(self.loss.question, delta=checked_real("delta", delta, most=1.0))
@@ -137,10 +144,7 @@ def curves_by_steps(mechanism: Mechanism, steps: list[int]) -> Iterator[TradeOff
             yield GaussianCurve(sensitivity * sqrt(num_steps) / mechanism.noise_multiplier)
         return
     for loss in composed_losses(question, steps, pessimistic=True):
-        towards0, towards1 = loss.directions
-        positives = errors_by_threshold(towards0)
-        negatives = positives if towards1 is towards0 else errors_by_threshold(towards1)
-        yield LossCurve(loss, steep=positives, flat=negatives)
+        yield LossCurve.of(loss)
 
 
 def largest_mu(curve: TradeOffCurve) -> float:

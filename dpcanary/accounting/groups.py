@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.curve import TradeOffCurve
-from dpcanary.accounting.exact_trade_off import LossCurve, errors_by_threshold
+from dpcanary.accounting.exact_trade_off import LossCurve
 from dpcanary.accounting.mechanism import FAILURES, Mechanism, Question, raise_if_short_of_memory
 from dpcanary.accounting.phases import grid_interval
 from dpcanary.accounting.pld import ComposedLoss, least_delta
@@ -121,8 +121,8 @@ def curves_of_group(
         ) from error
     question = Question(mechanism.under(Adjacency.ADD_REMOVE), delta=0.5)
     composed = ComposedLoss(question, loss, least_delta(mechanism.num_steps) / 5)
-    present, absent = (errors_by_threshold(masses) for masses in composed.directions)
-    return LossCurve(composed, present, absent), LossCurve(composed, absent, present)
+    curve = LossCurve.of(composed)
+    return curve, LossCurve(composed, curve.flat, curve.steep)
 
 
 @lru_cache(maxsize=2)

@@ -16,6 +16,7 @@ class LossMasses(DensePLDPmf):  # type: ignore[misc]
     """Masses of privacy losses on a grid.
 
     Three methods do faster what their parents do, for one epsilon and a truncation above 0.
+    `compose` is that of the parent, which composes masses of one class only.
     """
 
     @classmethod
@@ -28,6 +29,10 @@ class LossMasses(DensePLDPmf):  # type: ignore[misc]
             masses._infinity_mass,
             masses._pessimistic_estimate,
         )
+
+    def compose(self, other: DensePLDPmf, tail_mass_truncation: float = 0) -> "LossMasses":
+        """The loss of both."""
+        return LossMasses.of(super().compose(other, tail_mass_truncation))
 
     def self_compose(self, num_times: int, tail_mass_truncation: float = 1e-15) -> "LossMasses":
         """The loss of so many independent steps.

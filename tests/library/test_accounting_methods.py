@@ -21,6 +21,7 @@ from dpcanary import account_by_adjacency, account_epsilon
 from dpcanary.accounting import Phase, account_epsilon_curve, account_phases
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.pld import least_delta
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
 from dpcanary.errors import InputError
@@ -260,6 +261,35 @@ def test_phases_of_the_same_kind_are_one() -> None:
     assert same == whole
     assert composed.substitute == pytest.approx(whole.substitute, rel=2e-3)
     assert composed.add_remove == pytest.approx(whole.add_remove, rel=2e-3)
+
+
+def test_phases_have_the_round_off_of_their_steps_on_the_safe_side() -> None:
+    noise, rate, steps = 20.0, 0.1, 20_000
+    whole = Mechanism("substitute", sample_rate=rate, num_steps=steps, noise_multiplier=noise)
+    delta = 1.01 * least_delta(steps)
+    halves = [Phase(share * noise, rate, steps // 2) for share in (1, 1 - 1e-9)]
+    expected, epsilons = (
+        account_by_adjacency(whole, delta=delta),
+        account_phases(halves, delta=delta),
+    )
+    assert epsilons.add_remove == pytest.approx(expected.add_remove, rel=2e-3)
+    assert epsilons.substitute == pytest.approx(expected.substitute, rel=2e-3)
+    # A larger epsilon than dp-accounting can represent.
+    mu = 2 * sqrt(1 / 0.08**2 + 1 / 0.09**2)
+    loose = account_phases([Phase(0.08, 1.0, 1), Phase(0.09, 1.0, 1)], delta=1e-6)
+    assert loose.method == "loose"
+    assert 700 < gdp_epsilon(mu=mu, delta=1e-6) <= loose.substitute
+
+
+def test_phases_with_very_different_losses_share_a_grid_of_few_points() -> None:
+    """A fine grid for the losses of the second would have millions of points for the first."""
+    phases = [Phase(0.3, 0.001, 10), Phase(4.0, 0.001, 10_000)]
+    epsilon = account_phases(phases, delta=1e-5).substitute
+    alone, *parts = (
+        upper_of(adjacency="substitute", delta=delta, **vars(phase))
+        for phase, delta in ((phases[0], 1e-5), (phases[0], 5e-6), (phases[1], 5e-6))
+    )
+    assert alone < epsilon < sum(parts)
 
 
 def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
