@@ -14,6 +14,8 @@ _OF_THE_DISK = (
 
 # The loader, or a library that is imported, says so if memory is lacking.
 _OF_MEMORY = ("failed to map segment", "cannot allocate memory", "bad_alloc")
+# So do PyTorch's host allocator and CUDA's libraries, in plain RuntimeErrors.
+_OF_PYTORCH = ("can't allocate memory", "alloc_failed")
 
 
 def explained(error: BaseException) -> str | None:
@@ -36,5 +38,9 @@ def _lacks_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     words = str(error).lower()
-    is_unloaded = isinstance(error, ImportError) and any(word in words for word in _OF_MEMORY)
-    return isinstance(error, MemoryError) or is_unloaded
+    if isinstance(error, ImportError):
+        return any(word in words for word in _OF_MEMORY)
+    if isinstance(error, RuntimeError):  # by name, since PyTorch loads slowly
+        is_named = type(error).__name__ == "OutOfMemoryError"
+        return is_named or any(word in words for word in _OF_PYTORCH)
+    return isinstance(error, MemoryError)

@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from dpcanary.core import files
 from dpcanary.core import sealed_tables as sealed
@@ -318,9 +319,13 @@ def test_little_memory_is_told_whoever_meets_it():
         ImportError("libopenblas.so: failed to map segment from shared object"),
         ImportError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
         ImportError("std::bad_alloc"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
     ):
         said = explained(error)
         assert said.startswith("out of memory")
         assert str(error) in said
     assert explained(ImportError("undefined symbol: cblas_dgemm")) is None
     assert explained(ValueError("std::bad_alloc")) is None
+    assert explained(RuntimeError("CUDA error: an illegal memory access")) is None
