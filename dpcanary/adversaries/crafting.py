@@ -246,6 +246,7 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
             slot.
     """
     function, slots = crafting.stage.function, crafting.stage.num_slots
+    labels = crafting.data.private.labels
     crafted = function_named(function)(crafting)
     canaries = [*crafted] if isinstance(crafted, Iterable) else [crafted]
     for canary in canaries:
@@ -256,6 +257,12 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
                 f"{function} returned a canary whose target is a {type(canary.target).__name__}; it"
                 " must be the index of a private record: target.index"
             )
+        if not 0 <= canary.target < len(labels):
+            raise InputError(
+                f"{function} returned a canary whose target is {canary.target}, and there are"
+                f" {len(labels)} private records: give the index of one of them"
+            )
     if len(canaries) != slots:
         raise InputError(f"{function} made {len(canaries)} canaries for {slots} slots")
-    return CanarySet(tuple(canaries), tuple(target.label for target in crafting.targets))
+    # A function may choose other targets than those that it is offered.
+    return CanarySet(tuple(canaries), tuple(labels[canary.target].item() for canary in canaries))

@@ -258,6 +258,9 @@ no_list = Mock(return_value=None)
 numbers = Mock(return_value=[1, 2, 3])
 without_index = Mock(return_value=[GradientCanary(7, Records(np.ones((1, 2)), [0]))])
 
+beyond = Mock(return_value=[InputCanary(AUXILIARY.features[0], 1, NUM_RECORDS)])
+own_targets = Mock(return_value=[InputCanary(AUXILIARY.features[0], 1, i) for i in range(3)])
+
 
 def crafted_by(function: str):
     named = {"function": f"{__name__}:{function}", "num_slots": 3}
@@ -274,6 +277,7 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
     (crafted_by("no_list"), "no_list returned None; it must return a list of canaries"),
     (crafted_by("numbers"), "numbers returned 1; it must return a list of canaries"),
     (crafted_by("without_index"), "whose target is a Records; it must be the index of a private"),
+    (crafted_by("beyond"), "whose target is 40, and there are 40 private records"),
     (crafted_by("nothing"), "there is no function '.*:nothing'"),
     (lambda own: of_records.mislabeled(changed(own, num_slots=41)),
      "41 is more than the 40 private rec"),
@@ -300,6 +304,13 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
 def test_what_cannot_be_crafted_is_refused(attack, call, message):
     with pytest.raises(InputError, match=message):
         call(attack)
+
+
+def test_the_labels_of_targets_are_those_of_the_records_that_a_function_chose(attack):
+    rising = np.argsort(PRIVATE.labels, kind="stable")
+    records = Records(PRIVATE.features[rising], PRIVATE.labels[rising])
+    crafted = crafted_by("own_targets")(with_data(replace(attack, reference=None), private=records))
+    assert crafted.target_labels == (0, 0, 0)
 
 
 def test_reference_equals_plain_torch():
