@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve
 from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism, Phase
-from dpcanary.accounting.phases import curve_of_phases
+from dpcanary.accounting.phases import curve_of_phases, has_rounded_noise
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.argument_checks import checked_count, checked_real
@@ -66,7 +66,7 @@ class Meaning:
             of exact curves; limits on guesses of more than two values are upper bounds in any case.
         by_epsilons: whether the numbers follow from the epsilons alone. Otherwise, if they are not
             exact, they follow from bounds on the curves: those of groups of records that are
-            sampled, and of shuffled batches.
+            sampled, of shuffled batches, and of more than 100 phases.
     """
 
     add_remove: AttackLimits
@@ -298,6 +298,7 @@ def meaning_of(
                 lambda adjacency: curve_of_phases(accounted, adjacency),
                 values,
                 false_positive_rates,
+                is_exact=not has_rounded_noise(accounted),
             )
 
 

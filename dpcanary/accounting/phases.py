@@ -51,11 +51,7 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
         6.54
     """
     delta = checked_real("delta", delta, most=1.0)
-    if not phases:
-        raise InputError("phases is empty: no step was accounted")
-    merged = _merged(phases)
-    if len(merged) > _MOST_PHASES:
-        merged = _merged(_rounded(merged))
+    merged = _few(phases)
     if len(merged) == 1:
         [phase] = merged
         mechanism = Mechanism(
@@ -85,7 +81,7 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
         nan,
         delta,
         method,
-        phases=tuple(merged),
+        phases=tuple(_merged(phases)),
     )
 
 
@@ -109,7 +105,21 @@ def grid_interval(loss_of_step: float) -> float:
     return max(_FINE, min(_COARSE, _PART * loss_of_step))
 
 
+def has_rounded_noise(phases: Sequence[Phase]) -> bool:
+    """Whether noise is rounded down, since there are too many phases."""
+    return len(_merged(phases)) > _MOST_PHASES
+
+
+def _few(phases: Sequence[Phase]) -> list[Phase]:
+    """The phases that are composed."""
+    merged = _merged(phases)
+    return _merged(_rounded(merged)) if has_rounded_noise(merged) else merged
+
+
 def _merged(phases: Sequence[Phase]) -> list[Phase]:
+    """The phases, of which those with equal noise and sample rate are one."""
+    if not phases:
+        raise InputError("phases is empty: no step was accounted")
     steps: dict[tuple[float, float], int] = {}
     for phase in phases:
         Mechanism(Adjacency.SUBSTITUTE, **vars(phase))  # checks it
@@ -134,14 +144,12 @@ def curve_of_phases(phases: Sequence[Phase], adjacency: Adjacency) -> TradeOffCu
     """The trade-off curve of all phases, by the exact losses.
 
     Raises:
+        InputError: there is no phase, or one is out of its range.
         AccountingError: dp-accounting cannot represent a phase.
     """
-    merged = _merged(phases)
-    if len(merged) > _MOST_PHASES:
-        merged = _merged(_rounded(merged))
     from dpcanary.accounting.exact_trade_off import LossCurve  # loads slowly
 
-    return LossCurve.of(_composed(merged, adjacency, delta=0.5))  # curves have no delta
+    return LossCurve.of(_composed(_few(phases), adjacency, delta=0.5))  # curves have no delta
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,15 @@ def test_equal_phases_mean_what_one_training_means():
     assert meaning_of(account_phases([half, half], delta=1e-5)) == whole
 
 
+def test_rounded_noise_of_many_phases_is_not_exact():
+    phases = [Phase(50.0 + i, 1.0, 1) for i in range(101)]
+    epsilons = account_phases(phases, delta=1e-5)
+    assert meaning_of(account_phases(phases[:3], delta=1e-5), values=[2]).is_exact
+    assert not meaning_of(epsilons, values=[2]).is_exact
+    with pytest.raises(InputError, match="phases is empty"):
+        meaning_of([])
+
+
 def test_shuffled_batches_mean_their_guarantee():
     shuffled = ShuffledMechanism(
         "substitute", batches_per_pass=10, num_steps=40, noise_multiplier=4.0
