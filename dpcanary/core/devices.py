@@ -31,6 +31,11 @@ def chosen_device(device: "str | torch.device") -> "torch.device":
         raise InputError(f"device {device!r} is not supported: give cpu, cuda or auto")
     if chosen.type == "cuda" and not available:
         raise InputError("device is cuda, but PyTorch finds no GPU; set device to cpu or auto")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device is {chosen}, and PyTorch finds {torch.cuda.device_count()} GPUs, whose numbers"
+            " begin at 0; set device to cuda or auto"
+        )
     return chosen
 
 

@@ -169,6 +169,11 @@ def test_a_dataset_of_one_class_and_a_device_that_is_not_here(tmp_path, monkeypa
     # The nodes of a cluster may have one.
     check_experiment(parse_experiment(config(device="cuda")), device_is_here=False)
     assert chosen_device("auto").type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert chosen_device("cuda:0") == torch.device("cuda:0")
+    with pytest.raises(InputError, match="device is cuda:7, and PyTorch finds 1 GPUs"):
+        chosen_device("cuda:7")
 
 
 @pytest.mark.long
