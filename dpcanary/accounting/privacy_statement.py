@@ -1,12 +1,12 @@
 """A paragraph for a model card: what a training guarantees, and what it does not."""
 
 from collections.abc import Sequence
-from math import ceil, log10
+from math import log10
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.meaning import Meaning, meaning_of
 from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism
-from dpcanary.core.printing import percent, percent_up
+from dpcanary.core.printing import percent, percent_up, rounded_up
 from dpcanary.version import VERSION
 
 _ACCOUNTANTS = {
@@ -37,11 +37,11 @@ def privacy_statement(
         " a batch, and Gaussian noise is added. Noise multiplier"
         f" {mechanism.noise_multiplier:.4g}, Poisson sampling at rate {mechanism.sample_rate:.4g},"
         f" {mechanism.num_steps:,} steps. One record is {unit}.",
-        f"Content: the training is ({_number(epsilons.substitute)}, {delta:g})-differentially"
+        f"Content: the training is ({rounded_up(epsilons.substitute)}, {delta:g})-differentially"
         " private under substitute adjacency (one record is replaced by any other). This limits"
         " what can be learnt about the label and the features of a record that is known to be in"
         " the data.",
-        f"Membership: it is ({_number(epsilons.add_remove)}, {delta:g})-differentially private"
+        f"Membership: it is ({rounded_up(epsilons.add_remove)}, {delta:g})-differentially private"
         " under add/remove adjacency (one record is added or removed). This limits how well anyone"
         " can tell whether a record was in the data at all. This number is not the epsilon of what"
         " the record says, which is the one above.",
@@ -84,8 +84,3 @@ def _meaning_paragraph(meaning: Meaning) -> str:
         f" absent records for present ones finds at most {percent_up(power)} of those that are"
         " present."
     )
-
-
-def _number(value: float) -> str:
-    """Two digits after the point, rounded up: a smaller epsilon would be no guarantee."""
-    return f"{ceil(100 * value) / 100:,.2f}"

@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from math import floor
+from math import floor, inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +19,10 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from dpcanary import estimate_epsilon
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.meaning import meaning_of
-from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.privacy_statement import privacy_statement
 from dpcanary.cli import app, main, with_options
 from dpcanary.commands import estimate
 from dpcanary.core.adjacency import Adjacency
@@ -211,6 +213,14 @@ def test_a_statement_rounds_up_and_warns_of_a_large_delta():
     large = " ".join(printed("statement", *training[:-1], "1e-2").split())
     assert "Warning: delta 0.01 is not below 1 / 200" in large
     assert "at most 1e-3" in large
+
+
+def test_a_statement_has_the_epsilons_of_account():
+    mechanism = Mechanism("substitute", sample_rate=0.1, num_steps=3, noise_multiplier=2.0)
+    for epsilon, shown in ((1.1, "1.10"), (1.1001, "1.11"), (inf, "inf")):
+        epsilons = EpsilonsByAdjacency(epsilon, epsilon, nan, 1e-5, AccountingMethod.LOOSE)
+        text = " ".join(privacy_statement(epsilons, mechanism))
+        assert text.count(f"({shown}, 1e-05)-differentially private") == 2
 
 
 def test_a_delta_of_at_least_one_over_the_records_gets_a_warning():
