@@ -11,6 +11,9 @@ from scipy.special import log_ndtr
 
 from dpcanary.errors import InputError
 
+# Above this mu, terms of `_log_delta` cancel, and the bracket's end is within 1e-6 of epsilon.
+_LARGE_MU = 1e7
+
 
 def gdp_delta(*, mu: float, epsilon: float) -> float:
     """Smallest delta for which mu-GDP implies (epsilon, delta)-DP.
@@ -63,6 +66,8 @@ def gdp_epsilon(*, mu: float, delta: float) -> float:
         return 0.0
     # delta(eps) < Phi(mu/2 - eps/mu) < exp(-(eps/mu - mu/2)^2 / 2) closes the bracket.
     highest = mu * (mu / 2 + (-2 * log(delta)) ** 0.5)
+    if mu > _LARGE_MU:
+        return highest
     return _root(lambda epsilon: _log_delta(mu, epsilon) - log(delta), 0.0, highest)
 
 
