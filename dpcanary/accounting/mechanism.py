@@ -177,7 +177,8 @@ def steps_of_epochs(epochs: float, *, steps_per_pass: float) -> int:
     Raises:
         InputError: if epochs is not a number above 0 and below a million million.
     """
-    return ceil(round(checked_real("epochs", epochs, most=1e12) * steps_per_pass, 6))
+    steps = checked_real("epochs", epochs, most=1e12) * steps_per_pass
+    return max(1, ceil(round(steps, 6)))
 
 
 # Answers a question after each of several numbers of steps; the flag says whether lower bounds,

@@ -20,7 +20,7 @@ from scipy.stats import norm
 from dpcanary import account_by_adjacency, account_epsilon
 from dpcanary.accounting import Phase, account_epsilon_curve, account_phases
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
-from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism, steps_of_epochs
 from dpcanary.accounting.pld import least_delta
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
@@ -311,6 +311,10 @@ def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
             account_phases(phases, delta=delta)
 
 
+def test_a_part_of_a_step_counts_as_one_step() -> None:
+    assert [steps_of_epochs(n, steps_per_pass=10) for n in (1e-9, 0.1, 0.11, 2.0)] == [1, 1, 2, 20]
+
+
 @given(log_mu=st.floats(-7, 4), log_delta=st.floats(-35, -4.6))
 def test_gaussian_conversions_invert_each_other(log_mu: float, log_delta: float) -> None:
     mu, delta = exp(log_mu), exp(log_delta)
@@ -331,6 +335,8 @@ def test_gaussian_delta_matches_direct_integration_and_conversions_have_their_en
         assert gdp_delta(mu=mu, epsilon=epsilon) == pytest.approx(direct, rel=1e-8)
     assert gdp_epsilon(mu=0.0, delta=1e-5) == 0.0
     assert gdp_epsilon(mu=inf, delta=1e-5) == gdp_mu(epsilon=inf, delta=1e-5) == inf
+    for mu in (1e7, 1e9, 1e100):
+        assert mu**2 / 2 <= gdp_epsilon(mu=mu, delta=1e-5) <= mu**2 / 2 * (1 + 1e-6)
     assert gdp_delta(mu=0.0, epsilon=1.0) == 0.0
     assert gdp_delta(mu=0.0, epsilon=log(0.25)) == pytest.approx(0.75)
     assert gdp_delta(mu=inf, epsilon=1.0) == 1.0
