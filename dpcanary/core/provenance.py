@@ -140,7 +140,8 @@ def text_of_png(path: Path, key: str = KEY) -> str:
             return text.decode("latin-1")
         if kind == b"iTXt" and keyword == key.encode():
             # Two bytes on compression, which is not used, then a language and a translated key.
-            return text[2:].split(b"\0", 2)[2].decode()
+            with reading(path, what="is damaged", remedy="delete it and run again"):
+                return text[2:].split(b"\0", 2)[2].decode()
         start += size + _CHECKSUM
     return ""
 

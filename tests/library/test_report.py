@@ -481,3 +481,7 @@ def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path
     for chunks, text in (([*parts, origin], "of this"), (parts, "")):
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
         assert text_of_png(path) == text
+    for damaged in (b"\0\0\0", b"\0\0\0\0\0\xff"):
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"iTXt", KEY.encode() + damaged))
+        with pytest.raises(InputError, match=r"figure\.png is damaged"):
+            text_of_png(path)
