@@ -86,7 +86,8 @@ class LossCurve(TradeOffCurve):
         """The curve of a loss."""
         towards0, towards1 = loss.directions
         steep = errors_by_threshold(towards0)
-        return cls(loss, steep, steep if towards1 is towards0 else errors_by_threshold(towards1))
+        flat = steep if towards1 is towards0 else errors_by_threshold(towards1)
+        return cls(loss, steep, flat)
 
     def epsilon(self, delta: float) -> float:
         """See TradeOffCurve."""
