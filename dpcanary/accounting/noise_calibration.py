@@ -70,7 +70,6 @@ def calibrate_noise(
             method=method.value,
         )
 
-    @cache
     def excess(log_sigma: float) -> float:
         trial = mechanism.with_noise(exp(log_sigma))
         steps = [mechanism.num_steps]
@@ -80,17 +79,11 @@ def calibrate_noise(
             tried = f"the search tried noise_multiplier={exp(log_sigma):.3g}, where"
             raise refusal(f"{tried} {error.reason or error}") from error
 
-    low, high = _bracket(excess, log(_gaussian_guess(mechanism, epsilon=target, delta=delta)))
-    if exp(low) < _LEAST or exp(high) > _MOST:
-        raise refusal(
-            f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it (delta may cover the"
-            " leak at any noise)"
-        )
-    root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
-    # The grids change with the noise, so the function is not quite smooth: step to the safe side.
-    while excess(root) > 0:
-        root += _LOG_TOLERANCE
-    return exp(root)
+    return _smallest_noise(
+        excess,
+        _noise_by_limit(mechanism, gdp_mu(epsilon=target, delta=delta)),
+        lambda reason: refusal(f"{reason} (delta may cover the leak at any noise)"),
+    )
 
 
 def calibrate_guess(
@@ -132,7 +125,6 @@ def calibrate_guess(
             f" {1 / count:g} already, so it must be larger"
         )
 
-    @cache
     def excess(log_sigma: float) -> float:
         trial = mechanism.with_noise(exp(log_sigma))
         meaning = meaning_of(trial, values=[count], false_positive_rates=[], group_size=group_size)
@@ -140,23 +132,34 @@ def calibrate_guess(
         return float(logit(min(meaning.guesses[count], 1 - 1e-15)) - logit(target))
 
     mu = float(ndtri(target) - ndtri(1 / count)) / group_size
-    guess = _noise_by_limit(mechanism.under(Adjacency.ADD_REMOVE), mu)
-    low, high = _bracket(excess, log(guess))
-    if exp(low) < _LEAST or exp(high) > _MOST:
-        raise AccountingError.about(
+    return _smallest_noise(
+        excess,
+        _noise_by_limit(mechanism.under(Adjacency.ADD_REMOVE), mu),
+        lambda reason: AccountingError.about(
             f"a largest guess of {target:g} for {count} values, {mechanism.in_words()}",
-            reason=f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it",
+            reason=reason,
             instead="choose another max_guess",
-        )
+        ),
+    )
+
+
+def _smallest_noise(
+    excess: Callable[[float], float], guess: float, refusal: Callable[[str], AccountingError]
+) -> float:
+    """The smallest noise multiplier whose excess, a function of its logarithm, is not above 0."""
+    excess, stride = cache(excess), 0.05
+    low = high = log(guess)
+    while exp(high) <= _MOST and excess(high) > 0:
+        low, high, stride = high, high + stride, 1.5 * stride
+    while exp(low) >= _LEAST and excess(low) <= 0:
+        low, high, stride = low - stride, low, 1.5 * stride
+    if exp(low) < _LEAST or exp(high) > _MOST:
+        raise refusal(f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it")
     root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
+    # The grids change with the noise, so the function is not quite smooth: step to the safe side.
     while excess(root) > 0:
         root += _LOG_TOLERANCE
     return exp(root)
-
-
-def _gaussian_guess(mechanism: Mechanism, *, epsilon: float, delta: float) -> float:
-    """The noise that reaches an epsilon by the central limit theorem."""
-    return _noise_by_limit(mechanism, gdp_mu(epsilon=epsilon, delta=delta))
 
 
 def _noise_by_limit(mechanism: Mechanism, mu: float) -> float:
@@ -168,17 +171,6 @@ def _noise_by_limit(mechanism: Mechanism, mu: float) -> float:
     # under substitution.
     substitute = mechanism.adjacency is Adjacency.SUBSTITUTE
     return 1 / sqrt(asinh(ratio**2 / 4) if substitute else log1p(ratio**2))
-
-
-def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, float]:
-    """Log noise below and above the root of a decreasing function, or beyond the searched range."""
-    low = high = guess
-    stride = 0.05
-    while exp(high) <= _MOST and excess(high) > 0:
-        low, high, stride = high, high + stride, 1.5 * stride
-    while exp(low) >= _LEAST and excess(low) <= 0:
-        low, high, stride = low - stride, low, 1.5 * stride
-    return low, high
 
 
 def calibrate_with_fallback(
