@@ -9,7 +9,7 @@ import pandas as pd
 
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.accounting.by_adjacency import curves_by_adjacency
-from dpcanary.accounting.curve import ExactCurve, GaussianCurve
+from dpcanary.accounting.curve import ExactCurve, GaussianCurve, curve_of_full_batches
 from dpcanary.accounting.epsilon import (
     account_epsilon,
     account_epsilon_curve,
@@ -237,9 +237,8 @@ def _profile_of_shuffled_batches(stage: AccountingStage, noise_multiplier: float
     of_membership = {Adjacency.ADD_REMOVE: _membership(stage)}
     for adjacency in _ADJACENCIES:
         guaranteed = shuffled.under(of_membership.get(adjacency, adjacency)).guaranteed
-        noise = guaranteed.collapsed().noise_multiplier
-        curve = GaussianCurve(guaranteed.adjacency.sensitivity / noise)
-        tables.append(_exact_profile(curve).assign(adjacency=adjacency.value))
+        profile = _exact_profile(curve_of_full_batches(guaranteed))
+        tables.append(profile.assign(adjacency=adjacency.value))
     return pd.concat(tables)[_PROFILE]
 
 

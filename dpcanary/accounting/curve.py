@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
 
@@ -76,3 +77,8 @@ class GaussianCurve(ExactCurve):
 
     def _fnr(self, fpr: Array) -> Array:
         return np.asarray(ndtr(-ndtri(fpr) - self.mu))
+
+
+def curve_of_full_batches(mechanism: Mechanism) -> GaussianCurve:
+    """The exact curve without sampling; the mechanism's noise must be given."""
+    return GaussianCurve(mechanism.adjacency.sensitivity / mechanism.collapsed().noise_multiplier)

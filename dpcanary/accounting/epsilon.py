@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from dpcanary.accounting.curve import curve_of_full_batches
 from dpcanary.accounting.mechanism import (
     Accountant,
     AccountingMethod,
@@ -13,7 +14,6 @@ from dpcanary.accounting.mechanism import (
 )
 from dpcanary.accounting.total_variation import is_within_delta
 from dpcanary.core.argument_checks import checked_count, checked_real
-from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.errors import AccountingError, InputError
 
 Result = TypeVar("Result")
@@ -203,7 +203,6 @@ def _closed_form(question: Question, steps: list[int], lower: bool) -> list[Epsi
         raise question.refusal(
             "the closed form holds at sample_rate=1 only", instead="use method='pld' or 'loose'"
         )
-    noises = [mechanism.after(count).collapsed().noise_multiplier for count in steps]
-    sensitivity = mechanism.adjacency.sensitivity
-    epsilons = [gdp_epsilon(mu=sensitivity / noise, delta=question.delta) for noise in noises]
+    curves = [curve_of_full_batches(mechanism.after(count)) for count in steps]
+    epsilons = [curve.epsilon(question.delta) for curve in curves]
     return [EpsilonBounds(epsilon, epsilon, epsilon) for epsilon in epsilons]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
-from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve
+from dpcanary.accounting.curve import GaussianCurve, TradeOffCurve, curve_of_full_batches
 from dpcanary.accounting.mechanism import NUM_VALUES, Mechanism, Phase
 from dpcanary.accounting.phases import curve_of_phases, has_rounded_noise
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
@@ -275,18 +275,16 @@ def meaning_of(
         raise InputError(f"group_size is {size}: several records of a person need a Mechanism")
     match accounted:
         case Mechanism():
-            add_remove, substitute = _curves(accounted, size)
-            curves = {Adjacency.ADD_REMOVE: add_remove, Adjacency.SUBSTITUTE: substitute}
             return _meaning_by(
-                curves.__getitem__,
+                lambda adjacency: _curve(accounted, adjacency, size),
                 values,
                 false_positive_rates,
                 group_size=size,
-                is_exact=not isinstance(substitute, _RemovedAndAdded),
+                is_exact=size == 1 or accounted.sample_rate == 1,
             )
         case ShuffledMechanism():
             return _meaning_by(
-                lambda adjacency: _curve_of_shuffled(accounted, adjacency),
+                lambda adjacency: curve_of_full_batches(accounted.under(adjacency).guaranteed),
                 values,
                 false_positive_rates,
                 is_exact=False,
@@ -300,11 +298,6 @@ def meaning_of(
                 false_positive_rates,
                 is_exact=not has_rounded_noise(accounted),
             )
-
-
-def _curve_of_shuffled(mechanism: ShuffledMechanism, adjacency: Adjacency) -> TradeOffCurve:
-    guaranteed = mechanism.under(adjacency).guaranteed
-    return GaussianCurve(guaranteed.adjacency.sensitivity / guaranteed.collapsed().noise_multiplier)
 
 
 def _meaning_of_accounted(
@@ -398,21 +391,19 @@ class _RemovedAndAdded(TradeOffCurve):
         return self.presence.fnr(np.clip(1 - self.inverse.fnr(fpr), 0.0, 1.0))
 
 
-def _curves(mechanism: Mechanism, group_size: int) -> tuple[TradeOffCurve, TradeOffCurve]:
-    """The curves under add/remove and substitute adjacency."""
+def _curve(mechanism: Mechanism, adjacency: Adjacency, group_size: int) -> TradeOffCurve:
     # dp-accounting takes a while to import.
     from dpcanary.accounting.exact_trade_off import trade_off_curve
 
     if group_size == 1:
-        return (
-            trade_off_curve(mechanism.under(Adjacency.ADD_REMOVE)),
-            trade_off_curve(mechanism.under(Adjacency.SUBSTITUTE)),
-        )
-    checked_real("noise_multiplier", mechanism.noise_multiplier)
+        return trade_off_curve(mechanism.under(adjacency))
+    noise = checked_real("noise_multiplier", mechanism.noise_multiplier)
     if mechanism.sample_rate == 1:
-        mu = group_size * sqrt(mechanism.num_steps) / mechanism.noise_multiplier
-        return GaussianCurve(mu), GaussianCurve(2 * mu)
+        mu = group_size * sqrt(mechanism.num_steps) / noise
+        return GaussianCurve(adjacency.sensitivity * mu)
     from dpcanary.accounting.groups import curves_of_group
 
     presence, inverse = curves_of_group(mechanism, group_size=group_size)
-    return presence, _RemovedAndAdded(presence, inverse)
+    if adjacency is Adjacency.ADD_REMOVE:
+        return presence
+    return _RemovedAndAdded(presence, inverse)
