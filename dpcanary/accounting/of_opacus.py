@@ -232,14 +232,14 @@ def noted_sampling() -> Iterator[None]:
         engine._prepare_data_loader = original
 
 
-def _history(asked: Any) -> list[Any]:
-    """What an engine has accounted; empty for an optimizer."""
-    return list(getattr(getattr(asked, "accountant", None), "history", None) or [])
+def _history(asked: Any) -> list[Any] | None:
+    """What an engine has accounted; an optimizer, or another object, has none."""
+    return getattr(getattr(asked, "accountant", None), "history", None)
 
 
 def changed_phases(privacy_engine: Any) -> tuple[Phase, ...]:
     """The phases that an engine has accounted, if noise or sample rate changed; else none."""
-    history = _history(privacy_engine)
+    history = _history(privacy_engine) or []
     phases = (Phase(float(noise), float(rate), int(steps)) for noise, rate, steps in history)
     return tuple(phases) if len(history) > 1 else ()
 
@@ -255,7 +255,7 @@ def accounted_steps(
     asked = privacy_engine_or_optimizer
     if hasattr(asked, "noise_multiplier"):
         return float(asked.noise_multiplier), None, None
-    history = getattr(getattr(asked, "accountant", None), "history", None)
+    history = _history(asked)
     if history is None:
         raise InputError(
             "privacy_engine_or_optimizer must be a PrivacyEngine or a DPOptimizer of Opacus, not"
