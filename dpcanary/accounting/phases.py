@@ -113,7 +113,7 @@ def has_rounded_noise(phases: Sequence[Phase]) -> bool:
 def _few(phases: Sequence[Phase]) -> list[Phase]:
     """The phases that are composed."""
     merged = _merged(phases)
-    return _merged(_rounded(merged)) if has_rounded_noise(merged) else merged
+    return _merged(_rounded(merged)) if len(merged) > _MOST_PHASES else merged
 
 
 def _merged(phases: Sequence[Phase]) -> list[Phase]:
@@ -159,7 +159,7 @@ class _QuestionOfPhases(Question):
     num_phases: int = field(kw_only=True)
 
     def refusal(self, reason: str, *, instead: str) -> AccountingError:
-        del instead  # of a single mechanism
+        del instead  # Phases have no choice of method.
         adjacency = self.mechanism.adjacency.value
         return AccountingError.about(
             f"{self.num_phases} phases under {adjacency}, delta={self.delta:g}",
@@ -184,8 +184,8 @@ def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> "C
     rarest = min(mechanisms, key=lambda mechanism: mechanism.sample_rate)
     question = _QuestionOfPhases(rarest.after(steps), delta, num_phases=len(phases))
     pld.check_delta(question, delta)
-    interval = _shared_interval(mechanisms)
     with pld.arithmetic_guard(question):
+        interval = _shared_interval(mechanisms)
         losses = (
             pld.connect_the_dots(mechanism, interval).self_compose(mechanism.num_steps)
             for mechanism in mechanisms

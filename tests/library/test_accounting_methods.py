@@ -21,10 +21,11 @@ from dpcanary import account_by_adjacency, account_epsilon
 from dpcanary.accounting import Phase, account_epsilon_curve, account_phases
 from dpcanary.accounting.audit_noise import NoiseStage, noise_of
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism, steps_of_epochs
+from dpcanary.accounting.phases import curve_of_phases
 from dpcanary.accounting.pld import least_delta
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_delta, gdp_epsilon, gdp_mu
-from dpcanary.errors import InputError
+from dpcanary.errors import AccountingError, InputError
 
 PLD, PRV, CLOSED_FORM, GROUP_PRIVACY, LOOSE = AccountingMethod
 BOTH = ("add_remove", "substitute")
@@ -279,6 +280,9 @@ def test_phases_have_the_round_off_of_their_steps_on_the_safe_side() -> None:
     loose = account_phases([Phase(0.08, 1.0, 1), Phase(0.09, 1.0, 1)], delta=1e-6)
     assert loose.method == "loose"
     assert 700 < gdp_epsilon(mu=mu, delta=1e-6) <= loose.substitute
+    # Noise whose square is 0.
+    with pytest.raises(AccountingError, match=r"2 phases under substitute, .*dp-accounting failed"):
+        curve_of_phases([Phase(1e-200, 0.1, 1), Phase(1.0, 0.1, 1)], Adjacency.SUBSTITUTE)
 
 
 def test_phases_with_very_different_losses_share_a_grid_of_few_points() -> None:
