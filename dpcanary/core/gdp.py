@@ -65,7 +65,7 @@ def gdp_epsilon(*, mu: float, delta: float) -> float:
     if mu == 0 or gdp_delta(mu=mu, epsilon=0.0) <= delta:
         return 0.0
     # delta(eps) < Phi(mu/2 - eps/mu) < exp(-(eps/mu - mu/2)^2 / 2) closes the bracket.
-    highest = mu * (mu / 2 + (-2 * log(delta)) ** 0.5)
+    highest: float = mu * (mu / 2 + (-2 * log(delta)) ** 0.5)
     if mu > _LARGE_MU:
         return highest
     return _root(lambda epsilon: _log_delta(mu, epsilon) - log(delta), 0.0, highest)
