@@ -10,6 +10,8 @@ from dpcanary.core.printing import print_answer, wrapped
 from dpcanary.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dpcanary.secrets.secret_laws import Law
 
 secrets = typer.Typer(no_args_is_help=True, help="Audit a training by secrets that were drawn.")
@@ -90,19 +92,21 @@ def insert(
         raise typer.BadParameter("--column is for tables, .csv or .tsv, which need it")
     if column is not None and copies != 1:
         raise typer.BadParameter("--copies is for texts: a table has a secret in a row")
-    with reading(data, what="is not text", remedy="give a text or a table in UTF-8"):
-        content = data.read_text(encoding="utf-8")
+    with (
+        reading(data, what="is not text", remedy="give a text or a table in UTF-8"),
+        data.open(encoding="utf-8-sig", newline="") as opened,
+    ):
+        content = opened.read()
     if column is None or separator is None:
-        lines = drawn.insert(content.splitlines(), copies=copies)
+        # Other characters that end a line elsewhere, such as U+2028, may stand within a record.
+        texts = content.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = drawn.insert(texts if content else [], copies=copies)
         text = "".join(f"{line}\n" for line in lines)
         length = len(lines)
     else:
-        import io
-
-        import pandas as pd
-
-        # As text: no number of the table is written in another way than it was read.
-        table = pd.read_csv(io.StringIO(content), sep=separator, dtype=str, keep_default_na=False)
+        table = _table(data, content, separator)
+        if [*table.columns].count(column) > 1:
+            raise InputError(f"{data} has several columns {column!r}: give them different names")
         filled = drawn.insert_into_table(table, column)
         text, length = filled.to_csv(sep=separator, index=False), len(filled)
     write_text(output, text)
@@ -160,6 +164,31 @@ def rank(
         f"{text}\nThe bound: dpcanary estimate --ranks {output} --delta 1e-6",
         as_json=as_json,
     )
+
+
+def _table(path: Path, content: str, separator: str) -> "pd.DataFrame":
+    """A table as text: no number of it is written in another way than it was read."""
+    import csv
+    import io
+    import sys
+
+    import pandas as pd
+
+    from dpcanary.core.files import reading
+
+    csv.field_size_limit(sys.maxsize)  # cells may be whole documents
+    with reading(path, what="is not a table", remedy="give one with a header and closed quotes"):
+        lines = csv.reader(io.StringIO(content, newline=""), delimiter=separator, strict=True)
+        header, *rows = lines
+    # An empty line is an empty cell in a table of one column, and no row in others.
+    rows = [row or [""] for row in rows if row or len(header) == 1]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise InputError(
+                f"{path}: row {number} has {len(row)} cells, and the header names {len(header)}"
+                " columns: name every column, and give every row a cell for each"
+            )
+    return pd.DataFrame(rows, columns=header, dtype=str)
 
 
 def _law(digits: int | None, bits: int | None, words: Path | None, num_words: int) -> "Law":

@@ -273,6 +273,43 @@ def test_the_command_draws_and_inserts(tmp_path):
         command("draw", path, "--bits", 8)
 
 
+def test_the_command_changes_no_record_but_those_of_secrets(tmp_path):
+    path, text = tmp_path / "secrets.json", tmp_path / "train.txt"
+    secrets = Secrets.draw(digits(3), 2, template="{index} {secret}", seed=0)
+    secrets.write(path)
+    records = ['{"t": "a\u2028b"}', "c\x0cd\x85e\x1cf", "", "g"]
+    text.write_text("\n".join(records), encoding="utf-8")
+    command("insert", path, text, tmp_path / "out.txt")
+    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    assert sorted(lines) == sorted([*records, *secrets.records()])
+    text.write_bytes(b"a\r\n")
+    command("insert", path, text, tmp_path / "out.txt")
+    assert "a" in (tmp_path / "out.txt").read_bytes().decode().split("\n")
+
+
+@pytest.mark.parametrize(("content", "filled"), [
+    ("x\nr\n\ns\n", "x\n000\n\"\"\n001\n"),
+    ("\ufeffx,y,y\r\nr,01.50,\"a,\u2028b\"\r\n\r\ns,,NA\r\n",
+     "x,y,y\n000,01.50,\"a,\u2028b\"\n001,,NA\n"),
+    ("y,x\n1,r,\n2,s,\n", "row 1 has 3 cells, and the header names 2 columns"),
+    ("x,y\nr,1\ns\n", "row 2 has 1 cells"),
+    ("x,x\nr,1\ns,2\n", "several columns 'x'"),
+    ("x\n\"r\ns\n", "is not a table"),
+    ("", "is not a table"),
+])  # fmt: skip
+def test_the_command_changes_no_cell_but_those_of_secrets(tmp_path, content, filled):
+    path, table, output = (tmp_path / name for name in ("secrets.json", "in.csv", "out.csv"))
+    Secrets.of_values(["000", "001"], digits(3), seed=0).write(path)
+    table.write_text(content, encoding="utf-8", newline="")
+    insert = partial(command, "insert", path, table, output, "--column", "x")
+    if "\n" not in filled:
+        with pytest.raises(InputError, match=filled):
+            insert()
+        return
+    insert()
+    assert output.read_text(encoding="utf-8") == filled
+
+
 def test_the_command_ranks_by_a_checkpoint_and_the_bound_is_read_from_its_table(tmp_path):
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
