@@ -107,8 +107,8 @@ def estimate(
         Adjacency | None,
         typer.Option(
             help="What the two worlds differ in, and so what the bound is about. By default"
-            " add_remove for members and others, and with --one-run; substitute for ranks, where"
-            " `single`, `count` and `bits` have all three.",
+            " add_remove for members and others, and with --one-run; substitute with --sample-rate,"
+            " and for ranks, where `single`, `count` and `bits` have all three.",
             show_default=False,
         ),
     ] = None,
@@ -242,7 +242,8 @@ def estimate(
     scores_of_worlds = scores_of_worlds.swapped if lower else scores_of_worlds
     if adjacency is None and (scores_of_worlds.of_membership or one_run):
         adjacency = Adjacency.ADD_REMOVE
-    if mechanism and adjacency:
+    if mechanism:
+        adjacency = adjacency or mechanism.adjacency  # the bound is of this adjacency's curves
         mechanism = mechanism.under(adjacency)
     if len(scores) == 1 and scores[0].is_dir() and not rule:
         one_run = True  # such a folder is one model of LiRA, so all scores are of one training
@@ -278,11 +279,13 @@ def estimate(
         + ("" if world_column == "world" or world0 else f", or --world0 LABEL of {world_column}"),
         if_weak="",
     )
-    shown = shown_success(
-        world0_scores=scores_of_worlds.world0,
-        world1_scores=scores_of_worlds.world1,
-        significance=significance,
-    )
+    shown = None
+    if is_independent and not threshold_rule_named(bounds[0].threshold_rule).anytime:
+        shown = shown_success(  # it also assumes that the number of scores was fixed beforehand
+            world0_scores=scores_of_worlds.world0,
+            world1_scores=scores_of_worlds.world1,
+            significance=significance,
+        )
     if plot:
         from dpcanary.figures.overview_figure import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
@@ -290,7 +293,7 @@ def estimate(
         save(draw_scores_of_worlds(scores_of_worlds, bounds[0], name=scores[0].name), plot)
     claim_test = None
     if claimed_epsilon is not None:
-        claim_test = _claim_test(scores_of_worlds, bounds[0], claimed_epsilon)
+        claim_test = _claim_test(scores_of_worlds, bounds[0], claimed_epsilon, mechanism)
     # Then scores may be of records of one training.
     of_membership = adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     notes = (
@@ -298,7 +301,7 @@ def estimate(
         _IF_ONE_TRAINING if of_membership and not one_run else "",
         _claim_in_words(bounds[0], claimed_epsilon, claim_test),
         f"Without any epsilon: {shown}. `dpcanary account` prints what no attack exceeds."
-        if is_independent and shown.advantage > 0
+        if shown and shown.advantage > 0
         else "",
         f"Hint: {hint}" if hint else "",
         f"Figure: {plot}" if plot else "",
@@ -310,7 +313,7 @@ def estimate(
             "adjacency": adjacency,
             "bounds": [vars(bound) for bound in bounds],
             "largest_by_simultaneous_direct": ceiling,
-            "shown_success": vars(shown) if is_independent else None,
+            "shown_success": shown and vars(shown),
             "claimed_epsilon": claimed_epsilon,
             "p_value_of_claim": claim_test and claim_test.p_value,
             "p_value_is_least": claim_test and claim_test.is_least,
@@ -362,6 +365,7 @@ def _bounds(
     mechanism: Mechanism | None,
 ) -> "list[EpsilonEstimate]":
     from dpcanary.estimation.lower_bound import estimate_epsilon
+    from dpcanary.estimation.table import OF_SLOTS
 
     bounds = [
         estimate_epsilon(
@@ -379,8 +383,12 @@ def _bounds(
         return bounds
     return [
         bound
-        if threshold_rule_named(bound.threshold_rule).any_dependence
-        else replace(bound, proof=bound.proof.of_pooled_slots())
+        if threshold_rule_named(bound.threshold_rule).guesses
+        else replace(
+            bound,
+            proof=bound.proof.of_pooled_slots(),
+            assumption=f"{bound.assumption}; {OF_SLOTS}",
+        )
         for bound in bounds
     ]
 
@@ -409,20 +417,34 @@ def _ceiling(scores: "WorldScores", bound: "EpsilonEstimate") -> float:
 
 
 def _claim_test(
-    scores: "WorldScores", bound: "EpsilonEstimate", claimed_epsilon: float
+    scores: "WorldScores",
+    bound: "EpsilonEstimate",
+    claimed_epsilon: float,
+    mechanism: Mechanism | None,
 ) -> "ClaimTest":
     """The p-value of the claim that the training has this epsilon, by the bound's curves."""
+    from dpcanary.accounting.noise_calibration import calibrate_noise
     from dpcanary.core.gdp import gdp_mu
-    from dpcanary.estimation.power import assess_claim, assess_claim_by_bounds
+    from dpcanary.estimation.power import (
+        assess_claim,
+        assess_claim_anytime,
+        assess_claim_by_bounds,
+    )
 
     worlds: dict[str, Any] = {"world0_scores": scores.world0, "world1_scores": scores.world1}
     claim: dict[str, Any] = {"epsilon": claimed_epsilon, "delta": bound.delta}
-    if threshold_rule_named(bound.threshold_rule).any_dependence:
+    if bound.conversion is not Conversion.SUBSAMPLED_GAUSSIAN:
+        mechanism = None
+    rule = threshold_rule_named(bound.threshold_rule)
+    if rule.any_dependence:
         claim |= {"threshold_rule": bound.threshold_rule, "conversion": bound.conversion}
-        return assess_claim_by_bounds(**worlds, **claim)
-    if bound.conversion is Conversion.GDP:
+        return assess_claim_by_bounds(**worlds, **claim, mechanism=mechanism)
+    if mechanism is not None:
+        noise = calibrate_noise(mechanism, **claim)  # at most 1e-4 above that of the claim
+        claim = {"mechanism": mechanism.with_noise(noise / (1 + 1e-4))}
+    elif bound.conversion is Conversion.GDP:
         claim = {"mechanism": gdp_mu(**claim)}
-    return assess_claim(**worlds, **claim)
+    return (assess_claim_anytime if rule.anytime else assess_claim)(**worlds, **claim)
 
 
 def _bounds_in_words(bounds: "list[EpsilonEstimate]", adjacency: Adjacency | None) -> Iterator[str]:

@@ -123,6 +123,11 @@ def plan(
                 f"--from: give one file, or one of each world; these are {len(pilot)}"
             )
         scores = read_world_scores(*pilot, score=score_column, world=world_column, world0=world0)
+        if scores.num_slots > 1:
+            raise InputError(
+                f"{pilot[0]} has {scores.num_slots} scores of each run, one of each slot, so that"
+                " they do not say how many runs are needed: give a pilot with one slot"
+            )
         _plan_from(
             scores.swapped if lower else scores,
             name=" and ".join(map(str, pilot)),

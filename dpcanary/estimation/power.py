@@ -102,16 +102,7 @@ def assess_claim(
     """
     scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     num_simulations = checked_count("num_simulations", num_simulations, least=99)
-    if mechanism is not None and epsilon is None and delta is None:
-        curve = curve_of(mechanism)
-    elif mechanism is not None or epsilon is None or delta is None:
-        raise InputError("give the claim as mechanism, or as epsilon and delta")
-    else:
-        assert epsilon is not None
-        assert delta is not None
-        family = direct_family(checked_real("delta", delta, most=1.0))
-        claimed = checked_real("epsilon", epsilon, zero_included=True)
-        curve = family.curves(np.array([claimed]))[0]
+    curve = _claimed_curve(mechanism, epsilon, delta)
     sizes = len(scores0), len(scores1)
     # The significance sets the strictness of the scan, not the level of the test.
     terms = scan_terms(family=GDP, sizes=sizes, significance=0.05)
@@ -135,6 +126,7 @@ def assess_claim_by_bounds(
     delta: float,
     threshold_rule: ThresholdRule | str,
     conversion: Conversion | str,
+    mechanism: Mechanism | None = None,
 ) -> ClaimTest:
     """A p-value for a claimed epsilon: the least significance at which a bound exceeds it.
 
@@ -148,6 +140,7 @@ def assess_claim_by_bounds(
         delta: its delta.
         threshold_rule: whose bounds do not fall as the significance rises, such as `mahloujifar`.
         conversion: see `Conversion`.
+        mechanism: only for conversion `subsampled_gaussian`.
 
     Raises:
         InputError: as `estimate_epsilon`.
@@ -161,6 +154,7 @@ def assess_claim_by_bounds(
         delta=delta,
         threshold_rule=threshold_rule,
         conversion=conversion,
+        mechanism=mechanism,
     )
     largest = bound(significance=high)
     if largest.epsilon_lower <= epsilon:
@@ -173,7 +167,12 @@ def assess_claim_by_bounds(
 
 
 def assess_claim_anytime(
-    *, world0_scores: ArrayLike, world1_scores: ArrayLike, mechanism: Mechanism | float
+    *,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
+    mechanism: Mechanism | float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
 ) -> ClaimTest:
     """A p-value for the same claim that holds at every number of runs, however it was chosen.
 
@@ -183,7 +182,9 @@ def assess_claim_anytime(
     Args:
         world0_scores: shape (n0,), in the order of the runs.
         world1_scores: shape (n1,), of world 1. The k-th scores of both worlds are a pair.
-        mechanism: the accounted mechanism, or mu of Gaussian differential privacy.
+        mechanism: the accounted mechanism, or mu of Gaussian differential privacy. Or give:
+        epsilon: the claimed epsilon, as `assess_claim` takes it, and
+        delta: its delta.
 
     Raises:
         InputError: as `assess_claim`, or if the scores are sorted.
@@ -201,9 +202,23 @@ def assess_claim_anytime(
         True
     """
     pairs = paired(*checked_worlds(world0_scores, world1_scores))
-    process = EProcess(lines_of_curves(np.zeros(1), curve_of(mechanism)[None]))
+    process = EProcess(
+        lines_of_curves(np.zeros(1), _claimed_curve(mechanism, epsilon, delta)[None])
+    )
     process.add(*pairs)
     return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {_assumption(mechanism)}")
+
+
+def _claimed_curve(
+    mechanism: Mechanism | float | None, epsilon: float | None, delta: float | None
+) -> NDArray[np.float64]:
+    """The trade-off curve of a claim: that of a mechanism, or of an epsilon and its delta."""
+    if mechanism is not None and epsilon is None and delta is None:
+        return curve_of(mechanism)
+    if mechanism is not None or epsilon is None or delta is None:
+        raise InputError("give the claim as mechanism, or as epsilon and delta")
+    family = direct_family(checked_real("delta", delta, most=1.0))
+    return family.curves(np.array([checked_real("epsilon", epsilon, zero_included=True)]))[0]
 
 
 def _assumption(mechanism: Mechanism | float | None) -> str:

@@ -32,7 +32,7 @@ Scores = NDArray[np.float64]
 # Columns of bounds from scores of two worlds alone, and of bounds from ranks alone.
 _OF_THRESHOLDS = ("fpr_upper", "fnr_upper", "threshold")
 _OF_RANKS = ("num_candidates", "exposure")
-_OF_SLOTS = (
+OF_SLOTS = (
     "the slots of a run do not influence each other, and all slots have the same distributions of"
     " scores"
 )
@@ -80,7 +80,7 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
     if scores.num_slots > 1 and stage.independent is Independence.SLOTS:
         # Rules of guesses have their own words for it.
         assumes = ~table["threshold_rule"].map(lambda name: threshold_rule_named(name).guesses)
-        table.loc[assumes, "assumption"] += f"; {_OF_SLOTS}"
+        table.loc[assumes, "assumption"] += f"; {OF_SLOTS}"
         pooled = table.loc[assumes, "proof"].map(lambda proof: Proof(proof).of_pooled_slots().value)
         table.loc[assumes, "proof"] = pooled
     return table

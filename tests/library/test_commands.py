@@ -265,6 +265,11 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     assert [bound["proof"] for bound in bounds] == proofs
     assert all(bound["is_valid"] and bound["epsilon_lower"] > 0 for bound in bounds)
     assert "or of slots that do not influence each other" in bounds[0]["assumption"]
+    alike = ["all slots have the same distributions" in bound["assumption"] for bound in bounds]
+    assert alike == [True, True, False]
+    asked = ["plan", "--from", str(path), "--exceed", "1", "--delta", "1e-5"]
+    with pytest.raises(InputError, match="3 scores of each run"):
+        printed(*asked)
 
 
 @pytest.mark.usefixtures("quick_tables")
@@ -463,6 +468,30 @@ def test_a_claimed_epsilon_has_a_p_value(tmp_path):
     assert "the least that can be shown" not in text
     far = " ".join(printed(*asked[:4], "--claimed-epsilon", "0.01").split())
     assert "(the least that can be shown): the scores contradict it" in far
+
+
+def test_what_is_said_beside_a_bound_at_any_number_of_scores_holds_at_any_number_too(tmp_path):
+    path = saved(tmp_path, score=np.ravel(scores_of(2.0, 200), "F"), world=[0, 1] * 200)
+    for conversion, claim in (("gdp", 7.0), ("direct", 2.0)):
+        asked = ["estimate", path, "--delta", "1e-5", "--conversion", conversion]
+        content = as_json(*asked, "--rule", "anytime", "--claim", str(claim))
+        assert content["shown_success"] is None
+        assert content["p_value_is_least"] is False  # nothing is simulated
+        assert (content["p_value_of_claim"] < 0.05) is (
+            content["bounds"][0]["epsilon_lower"] > claim
+        )
+    assert "Without any epsilon" not in printed(*asked, "--rule", "anytime")
+
+
+@pytest.mark.parametrize("rule", ["simultaneous", "mahloujifar"])
+def test_a_claim_is_tested_by_the_curves_of_the_bound(rule, tmp_path):
+    asked = ["estimate", written(tmp_path, 1.5), "--delta", "1e-5", "--rule", rule]
+    asked += ["--conversion", "subsampled_gaussian", "--sample-rate", "0.25", "--num-steps", "7"]
+    content = as_json(*asked, "--claim", "1")
+    assert content["bounds"][0]["epsilon_lower"] > 1
+    assert content["p_value_of_claim"] < 0.01
+    assert as_json(*asked, "--claim", "20")["p_value_of_claim"] > 0.05
+    assert content["adjacency"] == "substitute"
 
 
 def test_a_folder_of_lira_is_of_one_training_unless_a_rule_is_asked_for(tmp_path):
