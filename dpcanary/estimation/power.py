@@ -218,7 +218,8 @@ def _claimed_curve(
     if mechanism is not None or epsilon is None or delta is None:
         raise InputError("give the claim as mechanism, or as epsilon and delta")
     family = direct_family(checked_real("delta", delta, most=1.0))
-    return family.curves(np.array([checked_real("epsilon", epsilon, zero_included=True)]))[0]
+    claimed = checked_real("epsilon", epsilon, zero_included=True)
+    return np.asarray(family.curves(np.array([claimed]))[0])
 
 
 def _assumption(mechanism: Mechanism | float | None) -> str:

@@ -180,6 +180,7 @@ _KINDS = (
         needs=("sweeps", "num_runs"),
         keys=("panels",),
         check=f"{_CHECKS}:why_no_common_panels",
+        check_rows="dpcanary.figures.models_trained:check_rows",
     ),
     FigureKind(
         "test_accuracy",

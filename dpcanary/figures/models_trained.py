@@ -19,7 +19,7 @@ from dpcanary.figures.notes import (
     stated_confidence,
 )
 from dpcanary.figures.panels import panels_of
-from dpcanary.figures.rows import check_agree, has_shown_conversion, over_repeats
+from dpcanary.figures.rows import check_agree, check_audits, has_shown_conversion, over_repeats
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
@@ -46,6 +46,7 @@ def draw_models_trained(
     if rows.empty:
         raise InputError("the summary has no valid bound to show")
     check_agree(rows, ("canary", "delta", "significance", "adjacency"))
+    check_rows(rows, panels=panel)
     table = over_repeats(rows, [*panel, *_LINE, "num_runs"])
     looks = _looks(table)
     panel_places = panels_of(rows, panel)
@@ -76,6 +77,11 @@ def draw_models_trained(
     for axes in grid:  # after all, because they share their scale
         axes.set_ylim(bottom=0)
     return figure, table
+
+
+def check_rows(rows: pd.DataFrame, *, panels: Sequence[str] = (), **_: object) -> None:
+    """Refuses audits that differ in what panels and lines do not show."""
+    check_audits(rows, shown=[*(panels or _MECHANISM), "num_slots"])
 
 
 def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -99,7 +99,9 @@ def check_audits(
     varied = [*dict.fromkeys([*shown, *lines])]
     trained = rows[is_trained(rows)]
     of_data = [] if "dataset" in varied else _OF_DATA
-    differences = {key: _difference(trained, key) for key in (*of_data, "num_slots")}
+    differences = {
+        key: _difference(trained, key) for key in (*of_data, "num_slots") if key not in varied
+    }
     # Settings that follow from others come after these, and are compared where those are equal.
     for key in sorted(SHOWN, key=lambda key: (SHOWN[key].of == "all", len(SHOWN[key].follows))):
         shown_by = of_bounds * [

@@ -206,6 +206,12 @@ REFUSED: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         ((_twice(_MODELS, significance=0.1),), "in significance"),
         ((_twice(_MODELS, adjacency="zero_out"),), "in adjacency"),
         ((_MODELS.assign(is_valid=False),), "no valid bound"),
+        ((_twice(_MODELS, audit="other", num_steps=_OTHER_STEPS),), "differ in num_steps"),
+        ((_twice(_MODELS, audit="other", model="convnet"),), "differ in model"),
+        (
+            (_twice(_MODELS, audit="other", configuration="x", seed=1),),
+            "a-1 and other have the same",
+        ),
     ],
     "shuffling": [
         ((_SHUFFLED.assign(is_valid=False),), "no bound of a valid rule"),
