@@ -174,12 +174,14 @@ def _panels(axis: str, panels: Sequence[str]) -> list[str]:
 
 def _beside_limits(points: pd.DataFrame, rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The audited points of a panel, with the accounted epsilon of their adjacency as `limit`."""
-    is_substitute = Adjacency.SUBSTITUTE in {*rows["adjacency"]}
-    series = f"accounted_{'substitute' if is_substitute else 'add_remove'}"
-    on = [key for key in keys if key != "num_runs"]
-    limits = points.loc[points["series"] == series, [*on, "epsilon"]]
     audited = points[points["series"].isin({_AUDITED, _INVALID})]
-    return audited.merge(limits.rename(columns={"epsilon": "limit"}), on=on, how="left")
+    # Where lines do not show it, all audits of a panel have one.
+    adjacencies = audited.get("adjacency", pd.Series(rows["adjacency"].iloc[0], audited.index))
+    is_substitute = adjacencies == Adjacency.SUBSTITUTE
+    limited_by = np.where(is_substitute, "accounted_substitute", "accounted_add_remove")
+    on = [*(key for key in keys if key != "num_runs"), "limited_by"]
+    limits = points.rename(columns={"series": "limited_by", "epsilon": "limit"})[[*on, "limit"]]
+    return audited.assign(limited_by=limited_by).merge(limits, on=on, how="left")
 
 
 def _draw_shares(

@@ -167,6 +167,20 @@ def test_points_and_bars_beyond_what_is_accounted_are_explained(
     assert ("4 of 4 points exceed the accounted ε" in note) is is_point_beyond
 
 
+def test_points_are_compared_with_the_limit_of_their_own_adjacency():
+    parts = [summary_of(rules=["split"], adjacency=name) for name in ("substitute", "add_remove")]
+    for part, adjacency in zip(parts, ("substitute", "add_remove"), strict=True):
+        part["audit"] += adjacency
+        part["configuration"] = part["audit"]
+    summary = pd.concat(parts).assign(epsilon_lower=6.0)
+    options = {"axis": "noise_multiplier", "lines": ["adjacency"]}
+    figure, _ = draw_bounds_figure(summary, **options)
+    assert "4 of 8 points exceed the accounted ε" in below(figure)
+    lines = [line for axes in figure.subfigs[0].subfigs[1].axes for line in axes.get_lines()]
+    shares = {round(float(share), 9) for line in lines for share in line.get_ydata()}
+    assert {0.6, round(6 / 4.4, 9)} < shares
+
+
 def test_ticks_of_few_steps_are_whole():
     figure, _ = draw_bounds_figure(summary_of(steps=[1, 2, 3]), axis="step")
     ticks = [tick for axes in figure.axes if axes.get_title() for tick in axes.get_xticks()]
