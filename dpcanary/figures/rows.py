@@ -19,26 +19,35 @@ _NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
 def shown_rows(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
     """The rows of one conversion (GDP if there), of a valid rule and of one that is not.
 
-    The rules are the first valid one, and in_sample or the first other one that is not valid. Of
-    every audit, the rows are those of its largest step and of its largest number of runs, except
-    for the one of these that is on the axis.
+    The conversion is one that valid rules have, if there are any. The rules are the first valid one
+    that has it, and in_sample or the first other one that is not valid. Of every audit, the rows
+    are those of its largest step and of its largest number of runs, except for the one of these
+    that is on the axis.
     """
     if summary.empty:
         raise InputError("the summary has no row to show")
     check_agree(summary, ("delta", "significance"))
-    conversions = {*summary["conversion"]}
+    is_valid = summary["is_valid"]
+    conversions = {*(summary[is_valid] if is_valid.any() else summary)["conversion"]}
     conversion = Conversion.GDP if Conversion.GDP in conversions else min(conversions)
-    is_shown = summary["threshold_rule"].isin(_shown_rules(summary))
-    return last_rows(summary[(summary["conversion"] == conversion) & is_shown], axis=axis)
+    rows = summary[summary["conversion"] == conversion]
+    return last_rows(rows[rows["threshold_rule"].isin(_shown_rules(rows))], axis=axis)
 
 
 def valid_rows(summary: pd.DataFrame) -> pd.DataFrame:
-    """The last rows of each audit by the first valid rule and conversion GDP."""
-    is_shown = summary["is_valid"] & summary["threshold_rule"].isin(_shown_rules(summary))
-    rows = summary[is_shown & (summary["conversion"] == Conversion.GDP)]
+    """The last rows of each audit by conversion GDP and the first valid rule that has it."""
+    return last_rows(of_first_valid_rule(summary, Conversion.GDP))
+
+
+def of_first_valid_rule(summary: pd.DataFrame, conversion: str = "") -> pd.DataFrame:
+    """The rows of the first valid rule, of those that have a conversion if it is named."""
+    rows = summary[summary["is_valid"]]
+    if conversion:
+        rows = rows[rows["conversion"] == conversion]
     if rows.empty:
-        raise InputError("the summary has no bound of a valid rule by conversion gdp")
-    return last_rows(rows)
+        by = f" by conversion {conversion}" if conversion else ""
+        raise InputError(f"the summary has no bound of a valid rule{by}")
+    return pd.DataFrame(rows[rows["threshold_rule"] == rows["threshold_rule"].iloc[0]])
 
 
 def last_rows(rows: pd.DataFrame, *, axis: str = "") -> pd.DataFrame:

@@ -10,7 +10,13 @@ from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import Entry, draw_line, make_frame, value_ticks
 from dpcanary.figures.notes import epsilon_label, number_range, stated_confidence
-from dpcanary.figures.rows import check_agree, check_repeats, last_rows, over_repeats
+from dpcanary.figures.rows import (
+    check_agree,
+    check_repeats,
+    last_rows,
+    of_first_valid_rule,
+    over_repeats,
+)
 
 _ACCOUNTED, _NOISE = "epsilon_upper_substitute", "noise_multiplier"
 # What a sweep may vary, and the label of its axis; the last one if it varies the noise alone.
@@ -88,11 +94,8 @@ def _audited_legend(table: pd.DataFrame, looks: style.Styles) -> Iterator[list[E
 
 def _shown_rows(summary: pd.DataFrame) -> pd.DataFrame:
     """The rows of the first valid rule and its first conversion, after the last step."""
-    valid = summary[summary["is_valid"]]
-    if valid.empty:
-        raise InputError("the summary has no valid bound to show")
-    by = ["threshold_rule", "conversion"]
-    rows = last_rows(valid[(valid[by] == valid[by].iloc[0]).all(axis=1)])
+    rows = of_first_valid_rule(summary)
+    rows = last_rows(rows[rows["conversion"] == rows["conversion"].iloc[0]])
     check_agree(rows, ("delta", "significance"))
     # A secret label is in one record.
     return rows.fillna({"num_copies": 1})

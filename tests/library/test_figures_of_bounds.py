@@ -15,6 +15,7 @@ from dpcanary.errors import InputError
 from dpcanary.experiment.summary import AXES, NOT_VALID
 from dpcanary.figures import notes
 from dpcanary.figures.bounds import draw_bounds_figure
+from dpcanary.figures.rows import valid_rows
 from dpcanary.figures.style import canary_colour, variant_options
 
 BOTH = ("simultaneous", "in_sample")
@@ -179,6 +180,20 @@ def test_points_are_compared_with_the_limit_of_their_own_adjacency():
     lines = [line for axes in figure.subfigs[0].subfigs[1].axes for line in axes.get_lines()]
     shares = {round(float(share), 9) for line in lines for share in line.get_ydata()}
     assert {0.6, round(6 / 4.4, 9)} < shares
+
+
+@pytest.mark.parametrize(("rules", "shown"), [
+    (["steinke", "mahloujifar", "in_sample"], "mahloujifar"),
+    (["steinke", "mahloujifar"], "mahloujifar"),
+    (["steinke", "in_sample"], "steinke"),
+])  # fmt: skip
+def test_the_valid_rule_is_one_that_has_the_conversion(rules, shown):
+    summary = summary_of(rules=rules, num_slots=10)
+    is_missing = (summary["threshold_rule"] == "steinke") & (summary["conversion"] == "gdp")
+    _, table = draw_bounds_figure(summary[~is_missing], axis="step")
+    assert {*table.loc[table["series"] == "audited", "threshold_rule"]} == {shown}
+    if "mahloujifar" in rules:
+        assert {*valid_rows(summary[~is_missing])["threshold_rule"]} == {shown}
 
 
 def test_ticks_of_few_steps_are_whole():

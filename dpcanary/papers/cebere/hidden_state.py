@@ -13,7 +13,7 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, make_frame
 from dpcanary.figures.notes import audited_heading, bounds_note, epsilon_label
-from dpcanary.figures.rows import over_repeats
+from dpcanary.figures.rows import of_first_valid_rule, over_repeats
 from dpcanary.papers.cebere.landscape_law import Law, exact_law
 from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
 
@@ -107,10 +107,7 @@ def _checked_rows(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
             f"audit {unknown['audit'].iloc[0]}: the exact law of canary"
             f" {unknown['canary'].iloc[0]} is not known, so this figure cannot show it"
         )
-    valid = summary[summary["is_valid"]]
-    if valid.empty:
-        raise InputError("the summary has no bound of a valid rule")
-    rows = valid[valid["threshold_rule"] == valid["threshold_rule"].iloc[0]]
+    rows = of_first_valid_rule(summary)
     if axis != "step":
         rows = rows[rows["step"] == rows.groupby("audit")["step"].transform("max")]
     for _, group in rows.groupby([*_PLACE, axis]):

@@ -12,7 +12,7 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, log_ticks, make_frame
 from dpcanary.figures.notes import audited_heading, bounds_note, epsilon_label
-from dpcanary.figures.rows import check_agree, last_rows, over_repeats
+from dpcanary.figures.rows import check_agree, last_rows, of_first_valid_rule, over_repeats
 from dpcanary.training.training_settings import Sampling
 
 _NOISE = "noise_multiplier"
@@ -71,13 +71,10 @@ def draw_shuffling(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd
 
 def _checked_rows(summary: pd.DataFrame) -> pd.DataFrame:
     """The rows of the first valid rule, by conversion direct if there."""
-    valid = summary[summary["is_valid"]]
-    conversions = {*valid["conversion"]}
-    if not conversions:
-        raise InputError("the summary has no bound of a valid rule")
-    conversion = Conversion.DIRECT if Conversion.DIRECT in conversions else min(conversions)
-    rows = valid[valid["conversion"] == conversion]
-    rows = last_rows(rows[rows["threshold_rule"] == rows["threshold_rule"].iloc[0]])
+    conversions = {*summary.loc[summary["is_valid"], "conversion"]}
+    is_there = Conversion.DIRECT in conversions
+    conversion = Conversion.DIRECT if is_there else min(conversions, default="")
+    rows = last_rows(of_first_valid_rule(summary, conversion))
     check_agree(rows, ("delta", "significance", "num_steps"))
     shuffled = rows[rows["sampling"] == Sampling.SHUFFLED]
     if shuffled.empty:
