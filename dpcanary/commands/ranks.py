@@ -66,22 +66,35 @@ def read_ranks(path: Path, num_candidates: int | None) -> RankFile:
 
     Raises:
         InputError: if the file or its column `rank` is missing, or no number of candidates is
-            given, or several.
+            given, or several, or one that is not whole.
     """
     columns = columns_of_file(path)
     if "rank" not in columns:
         raise InputError(f"{path} has no 'rank'; {suggestion('rank', columns)}")
+    if "num_candidates" in columns:
+        num_candidates = _num_candidates(path, columns["num_candidates"], num_candidates)
     if num_candidates is None:
-        if "num_candidates" not in columns:
-            raise InputError(f"{path} has no column num_candidates: give --num-candidates")
-        numbers = np.unique(columns["num_candidates"])
-        if len(numbers) != 1:
-            raise InputError(
-                f"{path}: num_candidates differs between secrets; bounds are for secrets with one"
-                " number of candidates"
-            )
-        num_candidates = int(numbers[0])
+        raise InputError(f"{path} has no column num_candidates: give --num-candidates")
     return RankFile(columns["rank"], num_candidates, columns.get("confidence"))
+
+
+def _num_candidates(path: Path, column: NDArray[Any], by_option: int | None) -> int:
+    """The only number of a column, which must be that of the option if it is given."""
+    numbers = {*np.ravel(column).tolist()}
+    if len(numbers) != 1:
+        raise InputError(
+            f"{path}: num_candidates differs between secrets, or is missing; bounds are for secrets"
+            " with one number of candidates"
+        )
+    [number] = numbers
+    if not isinstance(number, int | float) or not float(number).is_integer():
+        raise InputError(f"{path}: num_candidates is {number!r}; it must be a whole number")
+    if by_option not in (None, number):
+        raise InputError(
+            f"{path}: num_candidates is {number} in its column, and {by_option} by"
+            " --num-candidates: leave the option out, or correct the column"
+        )
+    return int(number)
 
 
 def print_ranks(asked: RanksAsked, *, uniform: bool, as_json: bool) -> None:

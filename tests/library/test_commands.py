@@ -917,6 +917,8 @@ def test_ranks_of_secrets_from_a_file(tmp_path):
     assert of_lists["num_correct"] == 3
     path = saved(tmp_path, rank=[1], num_candidates=[10**6])
     single = ["--ranks", path, "--delta", "1e-9"]
+    with pytest.raises(InputError, match="1000000 in its column, and 100 by --num-candidates"):
+        printed("estimate", *single, "--num-candidates", "100")
     assert re.search(r"single +direct +- +10.87 +proven", printed("estimate", *single))
     of_membership = as_json("estimate", *single, "--adjacency", "add_remove")["bounds"]
     assert of_membership[0]["adjacency"] == "add_remove"
@@ -970,5 +972,9 @@ def test_files_of_ranks_are_refused_by_name(tmp_path, refuses):
         ({"place": [1]}, "has no 'rank'"),
         ({"rank": [1]}, "give --num-candidates"),
         ({"rank": [1, 2], "num_candidates": [5, 6]}, "differs between secrets"),
+        ({"rank": [1, 2], "num_candidates": [5, "many"]}, "differs between secrets"),
+        ({"rank": [1], "num_candidates": [10.5]}, r"num_candidates is 10\.5; it must be a whole"),
+        ({"rank": [1], "num_candidates": ["many"]}, "num_candidates is 'many'; it must be a whole"),
+        ({"rank": [1], "num_candidates": [np.nan]}, "num_candidates is nan; it must be a whole"),
     ):
         refuses(message, printed, "estimate", "--ranks", saved(tmp_path, **columns), *delta)
