@@ -374,6 +374,13 @@ def test_means_and_paired_differences_of_sets_are_those_of_scipy():
     _, table = draw("canary_sets", *(part[part["repeat"] == 0] for part in (summary, gaps)))
     assert table[["lower", "upper"]].isna().all(axis=None)
     assert table["mean"].notna().all()
+    # Repeats that a set lacks do not count.
+    parts = [part[(part["audit"] != "a-loss") | (part["repeat"] < 2)] for part in (summary, gaps)]
+    figure, table = draw("canary_sets", *parts)
+    lacking = (table["canary"] == "loss") | (table["compared_with"] == "loss")
+    assert {*table.loc[lacking, "num_repeats"]} == {2}
+    assert {*table.loc[~lacking, "num_repeats"]} == {5}
+    assert "2 to 5 repeats" in below(figure)
     # The accounted lines are those of the adjacency, and finite.
     without = examples.sets(noise_multiplier=0.0, epsilon_upper_add_remove=np.inf)
     figure, _ = draw("canary_sets", *without)

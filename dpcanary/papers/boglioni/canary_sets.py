@@ -129,7 +129,11 @@ def _table(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mean_of(values: "pd.Series[float]") -> dict[str, float]:
-    """Mean and median with an interval of the mean, which is NaN for one value."""
+    """Mean and median with an interval of the mean, which is NaN for one value.
+
+    Repeats that are missing are NaN.
+    """
+    values = values.dropna()
     count, mean, deviation = len(values), float(values.mean()), float(values.std(ddof=1))
     half = np.nan
     if count > 1:
@@ -170,7 +174,8 @@ def _title(measure: str) -> str:
 
 
 def _note(rows: pd.DataFrame, note: str, *, finite: bool) -> str:
-    runs, repeats = number_range(rows["num_runs"]), rows["repeat"].nunique()
+    runs = number_range(rows["num_runs"])
+    repeats = number_range(rows.groupby("audit")["repeat"].nunique())
     drawn = (
         f"{runs} model{'' if runs == '1' else 's'}{slots_in_words(rows)}; points: {repeats}"
         " repeats, lines: their mean, bands: ± 1 standard deviation within what was seen"
