@@ -17,7 +17,7 @@ from dpcanary.estimation.rule_catalogue import RULES, threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_catalogue import figure_kind
-from dpcanary.experiment.figure_checks import why_no_inputs, without_gaussian_bounds
+from dpcanary.experiment.figure_checks import why_no_inputs, why_no_shown_bound
 from dpcanary.experiment.figure_config import Figure
 from dpcanary.training.training_settings import WorldAssignment
 
@@ -219,7 +219,7 @@ def _check_figure(
                 f"{where}: audit {name} trains without privacy, and has no place on an axis of"
                 " noise: take another sweep"
             )
-    reason = without_gaussian_bounds(settings) if figure.shown else ""
+    reason = why_no_shown_bound(shown, settings) if figure.shown else ""
     reason = reason or why_no_inputs(kind.inputs, shown)
     reason = reason or function_named(kind.check)(shown, figure, settings)
     if reason:

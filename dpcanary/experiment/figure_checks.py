@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from dpcanary.estimation.estimation_settings import Conversion
+from dpcanary.estimation.estimation_settings import Conversion, Independence
+from dpcanary.estimation.rule_catalogue import threshold_rule_named
 from dpcanary.experiment.audit_config import Audit
 from dpcanary.experiment.experiment_config import Settings
 from dpcanary.experiment.figure_config import Figure
@@ -67,6 +68,21 @@ def without_gaussian_bounds(settings: Settings) -> str:
     if Conversion.GDP in settings.conversions:
         return ""
     return "conversions has no gdp, which gives the audited curve"
+
+
+def why_no_shown_bound(audits: Audits, settings: Settings) -> str:
+    """Why some audit has no Gaussian bound of all its scores together; empty if all have one."""
+    several = [name for name, audit in audits.items() if audit.num_slots > 1]
+    rules = [threshold_rule_named(name) for name in settings.threshold_rules]
+    gaussian = [rule for rule in rules if rule.is_valid and Conversion.GDP in rule.conversions]
+    is_by_slot = settings.independent is Independence.RUNS and gaussian and not gaussian[0].guesses
+    if several and is_by_slot:
+        return (
+            f"shown: audit {several[0]} has a bound for each slot, and none of all scores together:"
+            " leave it out, or set `independent: slots`, which assumes that slots do not influence"
+            " each other"
+        )
+    return without_gaussian_bounds(settings)
 
 
 def why_without_privacy(audits: Audits, *_: object) -> str:

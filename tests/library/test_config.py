@@ -701,6 +701,11 @@ def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_sam
         assert parse_experiment(changed | {"conversions": ["gdp"]}).settings.figures
         [refused] = refusal(changed | {"conversions": ["direct"]})
         assert re.search(rf"figures\.f: .*conversions has no {missing}", refused)
+    # Bounds of single slots are not that of the curve, which is of all slots together.
+    curve = {"figures": {"f": {"sweeps": ["steps"], **kinds[1]}}, "num_slots": 4}
+    assert "shown: audit steps has a bound for each slot" in refusal(config(**curve))[-1]
+    for pooled in ({"independent": "slots"}, {"threshold_rules": ["mahloujifar"]}):
+        assert parse_experiment(config(**curve) | pooled).settings.figures
 
 
 @pytest.mark.parametrize(("text", "message"), [
