@@ -309,6 +309,7 @@ _KINDS = (
             "Dotted lines are what is accounted under substitute adjacency for all copies of a"
             " secret together. The legend names what is accounted for a single record.",
         ),
+        check=f"{_CHECKS}:why_without_privacy",
         check_rows="dpcanary.figures.secrets_figure:check_rows",
         is_of_secrets=True,
     ),

@@ -83,11 +83,15 @@ def _bin_edges(
 ) -> NDArray[np.float64]:
     """Edges of bins for the scores of both worlds, whose number follows Rice's rule.
 
-    Infinite scores have no bin.
+    Infinite scores have no bin. Scores that floats hardly distinguish get bins that floats do.
     """
     scores = np.concatenate([world0_scores, world1_scores])
     bins = int(np.clip(2 * np.cbrt(len(scores)), _FEWEST_BINS, _MOST_BINS))
-    return np.histogram_bin_edges(scores[np.isfinite(scores)], bins)
+    finite = scores[np.isfinite(scores)]
+    least = 2 * bins * np.spacing(np.abs(finite).max(initial=0.0))
+    if len(finite) and (np.ptp(finite) or 1.0) < least:  # where all are equal, the width is 1
+        return np.linspace(finite.min() - least, finite.max() + least, bins + 1)
+    return np.histogram_bin_edges(finite, bins)
 
 
 def _histogram_table(attack: Attack) -> pd.DataFrame:

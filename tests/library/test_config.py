@@ -701,6 +701,10 @@ def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_sam
         assert parse_experiment(changed | {"conversions": ["gdp"]}).settings.figures
         [refused] = refusal(changed | {"conversions": ["direct"]})
         assert re.search(rf"figures\.f: .*conversions has no {missing}", refused)
+    labels = {"canary": "random_label", "dataset": "digits", "num_candidates": None}
+    secrets = SECRETS | labels | {"figures": {"f": {"kind": "secrets", "sweeps": ["steps"]}}}
+    assert parse_experiment(config(**secrets)).settings.figures
+    assert "steps trains without privacy" in refusal(config(**secrets, noise_multiplier=0))[-1]
     # Bounds of single slots are not that of the curve, which is of all slots together.
     curve = {"figures": {"f": {"sweeps": ["steps"], **kinds[1]}}, "num_slots": 4}
     assert "shown: audit steps has a bound for each slot" in refusal(config(**curve))[-1]

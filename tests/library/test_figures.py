@@ -21,6 +21,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.rule_catalogue import RULES, Proof
 from dpcanary.experiment.summary import NOT_VALID
 from dpcanary.figures import attacks as of_attacks
+from dpcanary.figures import scores_of_worlds
 from dpcanary.figures.accuracy import accuracy_table
 from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
@@ -167,6 +168,12 @@ def test_histograms_have_the_colours_of_the_legend():
     for world, own in enumerate((scores.world0, scores.world1)):
         colour = legend(figure)[f"world {world}"].get_facecolor()
         _check_histogram(figure.axes[0], colour, own)
+    # Floats hardly distinguish such scores.
+    for close in ([1e17, 1e17 + 16], [1e17, 1e17], [0.0, 0.0], [np.inf, 3.0]):
+        edges = scores_of_worlds._bin_edges(np.array(close), np.array(close))
+        counted = sum(np.isfinite(close))
+        assert np.histogram(close, edges)[0].sum() == counted
+        assert (np.diff(edges) > 0).all()
     natural = attack("natural", sample_rate=0.25, num_runs=40)
     attacks = [attack(world0_scores=np.arange(30.0) + 8), natural]
     figure, table = draw("score_histograms", attacks)
