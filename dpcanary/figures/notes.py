@@ -137,9 +137,9 @@ def bounds_note(
     )
 
 
-def audited_heading(note: str) -> str:
+def audited_heading(note: str, *, start: str = "audited ε", end: str = ":") -> str:
     """The heading of audited bounds in a legend, of a figure with this note."""
-    return "audited ε (NOT valid, see the note):" if is_marked(note) else "audited ε (lower bound):"
+    return f"{start} ({'NOT valid, see the note' if is_marked(note) else 'lower bound'}){end}"
 
 
 def stated_confidence(rows: pd.DataFrame, note: str, *, of: str = "each point alone") -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import Entry, draw_line, make_frame, value_ticks
-from dpcanary.figures.notes import epsilon_label, number_range, stated_confidence
+from dpcanary.figures.notes import audited_heading, epsilon_label, number_range, stated_confidence
 from dpcanary.figures.rows import (
     check_agree,
     check_repeats,
@@ -60,10 +60,10 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
         titles=[""] * table["sweep"].nunique(),
         panel_size=(3.4, 3.1),
         legend=[
-            *_audited_legend(table, looks),
+            *_audited_legend(table, looks, note),
             [_DOTTED | {"color": "black", "label": "accounted ε of all copies of a secret"}],
         ],
-        notes=[note, _bounds_note(rows, table), _fixed_note(table)],
+        notes=[note, _bounds_note(rows, table, note), _fixed_note(table)],
         labels=("", epsilon_label(rows)),
         sharey=True,
     )
@@ -83,13 +83,15 @@ def draw_secrets_figure(summary: pd.DataFrame, *, note: str = "") -> tuple[Figur
     return figure, table
 
 
-def _audited_legend(table: pd.DataFrame, looks: style.Styles) -> Iterator[list[Entry]]:
+def _audited_legend(table: pd.DataFrame, looks: style.Styles, note: str) -> Iterator[list[Entry]]:
     """The lines of each noise, and the line of all noises, where they are drawn."""
     is_along = table["axis"] == _ACCOUNTED
     if not is_along.all():
-        yield ["audited ε (lower bound), by the ε that is accounted for a record:", *looks.values()]
+        by_epsilon = ", by the ε that is accounted for a record:"
+        yield [audited_heading(note, end=by_epsilon), *looks.values()]
     if is_along.any():
-        yield [_ALONG_ACCOUNTED | {"label": "audited ε (lower bound), along the accounted ε"}]
+        label = audited_heading(note, end=", along the accounted ε")
+        yield [_ALONG_ACCOUNTED | {"label": label}]
 
 
 def _shown_rows(summary: pd.DataFrame) -> pd.DataFrame:
@@ -128,11 +130,11 @@ def _labels(table: pd.DataFrame) -> dict[float, str]:
     return labels | {noise: f"{epsilon:.3g}" for noise, epsilon in of_one}
 
 
-def _bounds_note(rows: pd.DataFrame, table: pd.DataFrame) -> str:
+def _bounds_note(rows: pd.DataFrame, table: pd.DataFrame, note: str) -> str:
     first, repeats = rows.iloc[0], number_range(table["num_repeats"])
     return (
         f"Lower bounds: {first['threshold_rule']} rule, {first['conversion']} conversion"
-        f"{stated_confidence(rows, '')}"
+        f"{stated_confidence(rows, note)}"
         + (f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else "")
     )
 

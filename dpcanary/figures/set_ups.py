@@ -20,7 +20,13 @@ from dpcanary.experiment.summary import LINES, PANELS, SHOWN
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Profile
 from dpcanary.figures.layout import draw_band, make_frame
-from dpcanary.figures.notes import bounds_note, data_note, number_range, shared_note
+from dpcanary.figures.notes import (
+    audited_heading,
+    bounds_note,
+    data_note,
+    number_range,
+    shared_note,
+)
 from dpcanary.figures.panels import known_batches, panels_of, settings_in_words
 from dpcanary.figures.rows import valid_rows
 
@@ -181,7 +187,7 @@ def draw_privacy_profile(
         panel_size=(5.2, 3.6) if len(panel_places) == 1 else (4.2, 3.4),
         legend=[
             [
-                "audited (lower bound), Gaussian:",
+                audited_heading(note, start="audited", end=", Gaussian:"),
                 *(look | {"linestyle": "--"} for look in looks.values()),
             ],
             [

@@ -18,6 +18,7 @@ from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
 from dpcanary.experiment import figure_catalogue
 from dpcanary.experiment.figure_catalogue import figure_kind, figure_kind_names
+from dpcanary.experiment.summary import NOT_VALID
 from dpcanary.figures.layout import value_ticks
 from dpcanary.figures.storage import FILES, READ
 
@@ -128,6 +129,16 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
         assert 0 <= box.y0 < box.y1 <= figure.bbox.height, text
     for first, second in combinations(boxes, 2):
         assert not boxes[first].overlaps(boxes[second]), (first, second)
+
+
+@pytest.mark.parametrize("kind", ["privacy_profile", "secrets", "shuffling"])
+def test_a_figure_whose_note_says_so_calls_nothing_audited_a_lower_bound(kind):
+    inputs, settings = EXAMPLES[kind][0]
+    marked, _ = draw(kind, *inputs(), note=f"{NOT_VALID}: the bounds of one", **settings)
+    texts = [text for text in legend(marked) if text.startswith("audited")]
+    assert any("(NOT valid, see the note)" in text for text in texts)
+    assert "lower bound" not in " ".join(texts)
+    assert "confidence" not in below(marked)
 
 
 def test_ticks_are_at_values_and_round_ones_go_first():
