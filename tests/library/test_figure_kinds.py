@@ -175,6 +175,14 @@ def _twice(rows: pd.DataFrame, **changes: object) -> pd.DataFrame:
     return pd.concat([rows, rows.assign(**changes)])
 
 
+def _of_less_noise(**changes: object) -> pd.DataFrame:
+    """Audits of landscapes, of which those with a noise of 1 have other columns."""
+    rows = landscapes()
+    return pd.concat(
+        [rows[rows["noise_multiplier"] > 1], rows[rows["noise_multiplier"] == 1].assign(**changes)]
+    )
+
+
 def _profiles(adjacency: str, mu: float) -> tuple[list[Any]]:
     """Two attacks, the second with one profile more than that of a substitution."""
     profiles = {"substitute": gaussian_profile(2.0), adjacency: gaussian_profile(mu)}
@@ -232,11 +240,22 @@ REFUSED: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         ((_SHUFFLED.assign(num_steps=_OTHER_STEPS),), "differ in num_steps"),
     ],
     "hidden_state_by_step": [
-        ((landscapes(0.5, 2.5),), "point of this figure, which shows noise, b"),
+        ((_twice(landscapes(), audit="other"),), "point of this figure, which shows noise, b"),
         ((_NO_LAW,), r"audit a-1\.0-1: the exact law of canary worst_case"),
         ((landscapes(is_valid=False),), "no bound of a valid rule"),
+        *(
+            ((_of_less_noise(**{column: value}),), f"differ in {column}")
+            for column, value in (
+                *(("adjacency", "substitute"), ("landscape", "converging"), ("delta", 1e-6)),
+                *(("landscape_threshold", 2.5), ("significance", 0.1)),
+            )
+        ),
     ],
-    "amplification": [((landscapes().query("step == 3"),), "only one step was recorded")],
+    "amplification": [
+        ((landscapes().query("step == 3"),), "only one step was recorded"),
+        ((landscapes().query("step < 3 or noise_multiplier > 1"),), "first or last recorded step"),
+        ((_of_less_noise(landscape="converging"),), "differ in landscape"),
+    ],
     "loss_landscape": [
         ((landscapes(),), "4 audits: this figure shows one"),
         ((examples.one_landscape(landscape=None),), "with a crafted landscape"),

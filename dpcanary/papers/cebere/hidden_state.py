@@ -13,7 +13,7 @@ from dpcanary.estimation.estimation_settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import draw_line, make_frame
 from dpcanary.figures.notes import audited_heading, bounds_note, epsilon_label
-from dpcanary.figures.rows import of_first_valid_rule, over_repeats
+from dpcanary.figures.rows import check_agree, of_first_valid_rule, over_repeats
 from dpcanary.papers.cebere.landscape_law import Law, exact_law
 from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
 
@@ -38,6 +38,8 @@ _PANELS = {
 _COLOURS, _DARK = "viridis", 0.6
 _STEPS = (1, 2, 5)  # and the last one
 _SETTINGS = ("adjacency", "batch_size", "landscape", "landscape_threshold")
+# In these the audits must agree, unless they are on the axis.
+_ALIKE = ("adjacency", "landscape", "landscape_threshold", "delta", "significance")
 _WORLDS = ("world 0, with the gradient", "world 1")
 _POINTS, _LEAST_DENSITY = 401, 1e-4
 
@@ -108,6 +110,7 @@ def _checked_rows(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
             f" {unknown['canary'].iloc[0]} is not known, so this figure cannot show it"
         )
     rows = of_first_valid_rule(summary)
+    check_agree(rows, [column for column in _ALIKE if column != axis])
     if axis != "step":
         rows = rows[rows["step"] == rows.groupby("audit")["step"].transform("max")]
     for _, group in rows.groupby([*_PLACE, axis]):
@@ -147,6 +150,11 @@ def draw_amplification(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure
     rows = summary[summary["conversion"] == Conversion.GDP]
     if rows["step"].nunique() < 2:
         raise InputError("only one step was recorded: there is no ratio to show")
+    recorded = rows.groupby("audit")["step"].agg(["min", "max"])
+    if len(recorded.drop_duplicates()) > 1:
+        raise InputError(
+            "the audits differ in their first or last recorded step: show them in different figures"
+        )
     means = _checked_rows(rows, axis="step").groupby([*_PLACE, "step"])[[*_PANELS]].mean()
     first, last = rows["step"].min(), rows["step"].max()
     ratios = means.xs(last, level="step") / means.xs(first, level="step")
