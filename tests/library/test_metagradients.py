@@ -321,6 +321,9 @@ def test_the_learning_rate_rises_and_falls() -> None:
     rates = adversaries.descent_of(options).learning_rates
     expected = [2 / 3, 4 / 3, 2, 2, 12 / 7, 10 / 7, 8 / 7, 6 / 7, 4 / 7, 2 / 7]
     np.testing.assert_allclose(rates, expected)
+    for count in (1, 2, 11, 25):
+        options = MetagradientSettings(num_steps=count, learning_rate=2.0)
+        assert max(adversaries.descent_of(options).learning_rates) == 2.0
 
 
 def test_audits_of_other_trainings_share_optimised_canaries() -> None:

@@ -108,6 +108,7 @@ def descent_of(settings: MetagradientSettings) -> Descent:
     """
     steps, total = np.arange(settings.num_steps), settings.num_steps
     factors = np.minimum((steps + 1) / (_RISE * total), (total - steps) / ((1 - _RISE) * total))
+    factors = np.minimum(factors, 1.0)  # where both lines are above it beside their crossing
     return Descent(
         learning_rates=tuple((settings.learning_rate * factors).tolist()),
         momentum=0.9,
