@@ -217,9 +217,9 @@ class Headline:
                 "What a record says, its label or any of its features, if it is known to be in the"
                 f" data (substitute adjacency): epsilon is at most {rounded_up(self.substitute)}.",
             ]
-        doubt = (
-            "A bound below exceeds this: it holds only if that is explained." if self.above else ""
-        )
+        doubt = ""
+        if self.above and self.is_valid:
+            doubt = "A bound below exceeds this: it holds only if that is explained."
         return [
             *filter(None, [doubt, *sentences, self.guaranteed_of, self.meaning]),
             _ONLY_IF,

@@ -203,6 +203,8 @@ def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
     assert {*bars(substitute=nan)} == {"shown", "add-remove"}
     assert "mean of 5 bounds" in bars(bounds=5)["shown"][0]
     assert [*bars(is_valid=False)] == ["add-remove", "substitute"]
+    unstated = headline(is_valid=False, shown=40.1, **BEYOND)
+    assert "exceeds" not in " ".join(unstated.answer)
     assert [*bars(refuted="ALARM.")] == ["shown"]
     crafted = bars(**CRAFTED, real=REAL)
     assert crafted["shown"][0] == "Shown with a crafted gradient, substitute adjacency"
