@@ -1,6 +1,6 @@
 """`dpcanary plan`: how many runs an audit needs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,9 +21,6 @@ from dpcanary.core.argument_checks import checked_count, checked_real
 from dpcanary.core.printing import (
     number,
     print_answer,
-    print_json,
-    print_table,
-    print_text,
     rounded_up,
     table_lines,
     wrapped,
@@ -31,6 +28,7 @@ from dpcanary.core.printing import (
 from dpcanary.errors import InputError
 
 if TYPE_CHECKING:
+    from dpcanary.costs.run_costs import PlannedAudit
     from dpcanary.scoring.world_scores import WorldScores
 
 _POWERS = (0.5, 0.8, 0.95)
@@ -170,47 +168,47 @@ def plan(
         )
         for count in num_runs or []
     }
-    if as_json:
-        print_json(
-            {
-                "epsilon": {"add_remove": accounted.add_remove, "substitute": accounted.substitute},
-                "exceed": goal,
-                "runs_needed": needed,
-                "expected_bound": {count: vars(forecast) for count, forecast in expected.items()},
-            }
-        )
-        return
-    print_text(
-        f"Substitute epsilon {rounded_up(accounted.substitute)}, add/remove epsilon"
-        f" {rounded_up(accounted.add_remove)}, at delta {delta:g}. Runs that show more than"
-        f" {number(goal)}, half of them in each world:"
-    )
-    print()
-    print_table(
+    of_needed = table_lines(
         ("in this share of audits", "runs", "time"),
         [
             (f"{power:.0%}", f"{count:,}", _duration(seconds_per_run, count))
             for power, count in needed.items()
         ],
     )
-    if expected:
-        print()
-        print_table(
-            ("runs", "bound to expect", "90 % of audits are between"),
-            [
-                (
-                    f"{count:,}",
-                    number(forecast.mean),
-                    f"{number(forecast.low)} and {number(forecast.high)}",
-                )
-                for count, forecast in expected.items()
-            ],
-        )
-    print()
-    print_text(
-        "For the best attack that there can be, by the default rule and conversion `gdp`; `direct`"
-        " needs many more. With many canaries in each run (key num_slots), few trainings do, or"
-        " one: see docs/one_run.md."
+    of_expected = table_lines(
+        ("runs", "bound to expect", "90 % of audits are between"),
+        [
+            (
+                f"{count:,}",
+                number(forecast.mean),
+                f"{number(forecast.low)} and {number(forecast.high)}",
+            )
+            for count, forecast in expected.items()
+        ],
+    )
+    paragraphs = [
+        wrapped(
+            f"Substitute epsilon {rounded_up(accounted.substitute)}, add/remove epsilon"
+            f" {rounded_up(accounted.add_remove)}, at delta {delta:g}. Runs that show more than"
+            f" {number(goal)}, half of them in each world:"
+        ),
+        "\n".join(of_needed),
+        "\n".join(of_expected) if expected else "",
+        wrapped(
+            "For the best attack that there can be, by the default rule and conversion `gdp`;"
+            " `direct` needs many more. With many canaries in each run (key num_slots), few"
+            " trainings do, or one: see docs/one_run.md."
+        ),
+    ]
+    print_answer(
+        {
+            "epsilon": {"add_remove": accounted.add_remove, "substitute": accounted.substitute},
+            "exceed": goal,
+            "runs_needed": needed,
+            "expected_bound": {count: vars(forecast) for count, forecast in expected.items()},
+        },
+        "\n\n".join(filter(None, paragraphs)),
+        as_json=as_json,
     )
 
 
@@ -314,13 +312,22 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     if experiment.own_functions:
         sys.path.append(str(Path.cwd()))
     plans = planned_audits(experiment, power=power, num_workers=os.cpu_count() or 1)
-    if as_json:
-        print_json({"power": power, "audits": [vars(plan) for plan in plans]})
-        return
+    left_out = sorted(experiment.audits.keys() - {plan.audit for plan in plans})
+    print_answer(
+        {"power": power, "audits": [vars(plan) for plan in plans]},
+        "\n\n".join(_plans_in_words(plans, left_out, power=power)),
+        as_json=as_json,
+    )
+
+
+def _plans_in_words(
+    plans: "Sequence[PlannedAudit]", left_out: Sequence[str], *, power: float
+) -> Iterator[str]:
+    """The table of the audits of a config, and what it leaves out and means: paragraphs."""
     if not plans:
-        print_text("No audit of it trains models with one canary under substitute adjacency.")
+        yield wrapped("No audit of it trains models with one canary under substitute adjacency.")
         return
-    print_table(
+    table = table_lines(
         ("audit", "add/remove", "substitute", "runs needed", "planned", "time of those planned"),
         [
             (
@@ -334,14 +341,13 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
             for plan in plans
         ],
     )
-    print()
-    if left_out := [*experiment.audits.keys() - {plan.audit for plan in plans}]:
-        print_text(
-            f"Not listed: {', '.join(sorted(left_out))}, which train no models, have no noise or"
+    yield "\n".join(table)
+    if left_out:
+        yield wrapped(
+            f"Not listed: {', '.join(left_out)}, which train no models, have no noise or"
             " several slots, or are under another adjacency than substitute."
         )
-        print()
-    print_text(
+    yield wrapped(
         f"Runs needed: so many show more than the add/remove epsilon in {power:.0%} of audits, for"
         " the best attack that there can be; a weaker canary needs more. The time is that of"
         " training, on one core or GPU of this machine; `dpcanary run CONFIG --target"

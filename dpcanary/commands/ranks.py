@@ -1,5 +1,6 @@
 """`dpcanary estimate --ranks`: lower bounds from ranks of secrets, and a check of their law."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
     bounds_in_lines,
     confidence_in_words,
-    each_alone,
-    print_json,
-    print_table,
-    print_text,
+    print_answer,
+    table_lines,
+    wrapped,
 )
 from dpcanary.core.printing import rounded_down as down
 from dpcanary.errors import InputError, suggestion
@@ -102,23 +102,21 @@ def print_ranks(asked: RanksAsked, *, uniform: bool, as_json: bool) -> None:
     file = read_ranks(asked.path, asked.num_candidates)
     if uniform:
         check = check_uniform_ranks(ranks=file.ranks, num_candidates=file.num_candidates)
-        if as_json:
-            print_json(asdict(check))
-        else:
-            _print_check(asked.path, check)
+        print_answer(asdict(check), _check_in_words(asked.path, check), as_json=as_json)
         return
     bounds = [
         _bound(asked, file, rule, conversion) for rule, conversion in _pairs(asked, len(file.ranks))
     ]
     claims = [_p_value(asked, file, bound) for bound in bounds]
-    if as_json:
-        rows = [
-            {**vars(bound), "p_value_of_claim": p_value}
-            for bound, p_value in zip(bounds, claims, strict=True)
-        ]
-        print_json({"num_secrets": len(file.ranks), "bounds": rows})
-        return
-    _print_bounds(asked, bounds, claims)
+    rows = [
+        {**vars(bound), "p_value_of_claim": p_value}
+        for bound, p_value in zip(bounds, claims, strict=True)
+    ]
+    print_answer(
+        {"num_secrets": len(file.ranks), "bounds": rows},
+        "\n\n".join(_bounds_in_words(asked, bounds, claims)),
+        as_json=as_json,
+    )
 
 
 def _pairs(asked: RanksAsked, num_secrets: int) -> list[tuple[str, Conversion]]:
@@ -179,19 +177,20 @@ def _p_value(asked: RanksAsked, file: RankFile, bound: RanksEstimate) -> float |
     ).p_value
 
 
-def _print_bounds(
+def _bounds_in_words(
     asked: RanksAsked, bounds: list[RanksEstimate], claims: list[float | None]
-) -> None:
+) -> Iterator[str]:
+    """What may be stated, the table of all bounds, and what else the ranks show: paragraphs."""
     first = bounds[0]
     if len(bounds) == 1:
-        print_text(quotable(str(first), epsilon_lower=first.epsilon_lower, is_valid=first.is_valid))
-        print()
+        yield wrapped(
+            quotable(str(first), epsilon_lower=first.epsilon_lower, is_valid=first.is_valid)
+        )
     secrets = "1 secret" if first.num_secrets == 1 else f"{first.num_secrets:,} secrets"
-    print_text(
+    yield wrapped(
         f"{asked.path}: ranks of {secrets} among {first.num_candidates:,} candidates, mean exposure"
         f" {first.exposure:.2f} bits."
     )
-    print()
     header = ("rule", "conversion", "right guesses", "epsilon is at least", "proof")
     rows = [
         (
@@ -203,17 +202,17 @@ def _print_bounds(
         )
         for bound in bounds
     ]
-    print(f"{bounds_in_lines(header, rows, [bound.assumption for bound in bounds])}\n")
-    print_text(
+    yield bounds_in_lines(header, rows, [bound.assumption for bound in bounds])
+    alone = " Each bound holds alone: choose one before you see them." if len(bounds) > 1 else ""
+    yield wrapped(
         f"Under {ADJACENCIES[first.adjacency]} adjacency, at delta {first.delta:g}. A bound exceeds"
         f" the true epsilon with a probability of at most {first.significance:g}, if its conditions"
-        f" hold.{each_alone(len(bounds))}"
+        f" hold.{alone}"
     )
     for bound in bounds:
         if bound.chance_lower > 0:
-            print()
             names = "names" if bound.list_size == 1 else f"has among {bound.list_size}"
-            print_text(
+            yield wrapped(
                 f"Without any epsilon: this attack {names} the true value with a probability of at"
                 f" least {bound.chance_lower:.3f} ({confidence_in_words(bound.significance)}"
                 f" confidence, independent secrets); a blind guess does with"
@@ -222,8 +221,7 @@ def _print_bounds(
             break
     for bound, p_value in zip(bounds, claims, strict=True):
         if p_value is not None:
-            print()
-            print_text(
+            yield wrapped(
                 f"The claim that epsilon is at most {asked.claim:g} has the p-value {p_value:.2g}"
                 f" by rule {bound.rule}."
             )
@@ -237,23 +235,22 @@ def _guesses(bound: RanksEstimate) -> str:
     return f"{bound.num_correct:,} of {bound.num_guesses:,}{lists}"
 
 
-def _print_check(path: Path, check: UniformityCheck) -> None:
-    print_text(
+def _check_in_words(path: Path, check: UniformityCheck) -> str:
+    about = wrapped(
         f"{path}: ranks of {check.num_secrets:,} secrets among {check.num_candidates:,} candidates."
         " On a model that never saw the secrets, they must be uniform."
     )
-    print()
     rows = [
         ("low ranks", f"{check.p_low:.2g}", "secrets can be guessed without the model's training"),
         ("high ranks", f"{check.p_high:.2g}", "ties, or candidates that are treated differently"),
         ("shape", f"{check.p_shape:.2g}", "any other distance from uniform ranks"),
     ]
-    print_table(("test", "p-value", "if it is small"), rows)
-    print()
+    table = "\n".join(table_lines(("test", "p-value", "if it is small"), rows))
     verdict = (
         "The ranks are not uniform: do not use these secrets for an audit before the reason is"
         " known."
         if check.p_value < 0.01
         else "Nothing speaks against uniform ranks."
     )
-    print_text(f"p-value of all three: {check.p_value:.2g}. {verdict}")
+    of_all = wrapped(f"p-value of all three: {check.p_value:.2g}. {verdict}")
+    return f"{about}\n\n{table}\n\n{of_all}"

@@ -149,16 +149,6 @@ def bounds_in_lines(
     return "\n".join([*table, "", *map(wrapped, meanings)])
 
 
-def each_alone(num_bounds: int) -> str:
-    """What must be said of several bounds, none of which was chosen beforehand."""
-    return " Each bound holds alone: choose one before you see them." if num_bounds > 1 else ""
-
-
-def print_text(text: str) -> None:
-    """Prints a paragraph, wrapped."""
-    print(wrapped(text))
-
-
 def wrapped(text: str, *, start: str = "") -> str:
     """A paragraph with line breaks, after `start`, as far as which all lines are indented."""
     return textwrap.fill(
