@@ -117,35 +117,21 @@ class Headline:
             ]  # fmt: skip
         if self.is_valid:
             label = f"Shown {f'with {self.difference}' if self.difference else 'by attack'}"
-            label += f", {self.adjacency} adjacency{_mean(self.bounds)}"
+            label += f", {self.adjacency} adjacency"
             note = f"A lower bound with {self.confidence} confidence, if the conditions below hold."
-            if self.bounds > 1:
-                note = f"Each bound has {self.confidence} confidence, and their mean has none."
-            elif self.shown == 0:
-                note = _OF_ZERO
-            entries.append(("shown", self.shown, _on_bar(self.shown, self.bounds), label, note))
+            entries.append(self._entry("shown", self.shown, self.bounds, label, note))
         if self.real:
-            difference = self.real.difference
-            note = f"{difference[:1].upper()}{difference[1:]}, {self.adjacency} adjacency."
-            label = f"Shown with a real record{_mean(self.real.bounds)}"
-            if self.real.bounds > 1:
-                note += f" Each bound has {self.confidence} confidence, and their mean has none."
-            elif self.real.shown == 0:
-                note += f" {_OF_ZERO}"
-            else:
-                note += (
-                    f" A lower bound on the epsilon {self._whose_epsilon}, with {self.confidence}"
-                    " confidence, if it was chosen beforehand and the conditions below hold."
-                )
-            entries.append(
-                (
-                    "real",
-                    self.real.shown,
-                    _on_bar(self.real.shown, self.real.bounds),
-                    label,
-                    note,
-                )
+            note = (
+                f"A lower bound on the epsilon {self._whose_epsilon}, with {self.confidence}"
+                " confidence, if it was chosen beforehand and the conditions below hold."
             )
+            start = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}"
+            entries.append(
+                self._entry(
+                    "real", self.real.shown, self.real.bounds, "Shown with a real record", note,
+                    start=f"{start}, {self.adjacency} adjacency. ",
+                )
+            )  # fmt: skip
         ranked = sorted(
             (entry for entry in entries if not isnan(entry[1])), key=lambda entry: entry[1]
         )
@@ -154,6 +140,18 @@ class Headline:
             Bar(kind, text, _share(value, largest), label, note)
             for kind, value, text, label, note in ranked
         ]
+
+    def _entry(
+        self, kind: str, shown: float, bounds: int, label: str, note: str, *, start: str = ""
+    ) -> tuple[str, float, str, str, str]:
+        """The entry of a lower bound, or of a mean of several, which is no bound."""
+        value = f"≥ {rounded_down(shown)}"
+        if bounds > 1:
+            value, label = rounded_down(shown), f"{label}: mean of {bounds} bounds"
+            note = f"Each bound has {self.confidence} confidence, and their mean has none."
+        elif shown == 0:
+            note = _OF_ZERO
+        return kind, shown, value, label, f"{start}{note}"
 
     @property
     def sections(self) -> list[tuple[str, list[str]]]:
@@ -358,15 +356,6 @@ _NEVER_EXAMINED = (
     " audit has copies.",
     "Other results from the same data, such as further models or settings that were chosen by it.",
 )
-
-
-def _mean(bounds: int) -> str:
-    return f": mean of {bounds} bounds" if bounds > 1 else ""
-
-
-def _on_bar(shown: float, bounds: int) -> str:
-    """The number of a bar; a mean of bounds is no bound."""
-    return f"{'≥ ' if bounds == 1 else ''}{rounded_down(shown)}"
 
 
 def meaning_in_words(meaning: "Meaning | None") -> str:

@@ -67,20 +67,15 @@ class Report:
     version: str = field(default=VERSION)
 
 
-@style.applied()
-def png_of(figure: "Figure") -> bytes:
-    """A figure as a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=style.RASTER_DPI)
-    return buffer.getvalue()
-
-
 def drawn(
     title: str, draw: "Callable[[], Figure]", caption: Sequence[str]
 ) -> tuple[list[Picture], list[str]]:
     """A figure that is drawn for the page; where Matplotlib is not installed, a note instead."""
     if is_installed("matplotlib"):
-        return [Picture(title, png_of(draw()), caption)], []
+        png = io.BytesIO()
+        with style.applied():
+            draw().savefig(png, format="png", dpi=style.RASTER_DPI)
+        return [Picture(title, png.getvalue(), caption)], []
     return [], [f"A figure is left out: {lacking('matplotlib', subject=f'“{title}”')}."]
 
 

@@ -15,7 +15,7 @@ from dpcanary.figures.layout import draw_line, make_frame
 from dpcanary.figures.notes import audited_heading, bounds_note, epsilon_label
 from dpcanary.figures.rows import check_agree, of_first_valid_rule, over_repeats
 from dpcanary.papers.cebere.landscape_law import Law, exact_law
-from dpcanary.papers.cebere.loss_landscape import Landscape, Process, process_of
+from dpcanary.papers.cebere.loss_landscape import Process, process_of
 
 _PLACE = ("noise_multiplier", "batch_size")
 _EXACT = {"exact": "epsilon_hidden_state", "exact_gdp": "epsilon_hidden_state_gdp"}
@@ -229,16 +229,10 @@ def _draw_loss(axes: Axes, process: Process) -> pd.DataFrame:
     reach = 3 * process.first_noise + 1
     middle = process.landscape.edges[0]
     positions = np.linspace(middle - reach, middle + reach, _POINTS)
-    losses = _loss(process.landscape, positions)
+    slopes = np.array(process.landscape.moves)[np.searchsorted([middle], positions)]
+    losses = -slopes * (positions - middle)  # minus the integral of the moves
     axes.plot(positions, losses, color="black")
     return pd.DataFrame({"step": 0, "position": positions, "loss": losses})
-
-
-def _loss(landscape: Landscape, positions: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    """Minus the integral of the moves, which is 0 at the first edge."""
-    edge = landscape.edges[0]
-    slopes = np.array(landscape.moves)[np.searchsorted(landscape.edges, positions)]
-    return np.asarray(-slopes * (positions - edge))
 
 
 def _draw_densities(axes: Axes, law: Law, index: int, step: int) -> pd.DataFrame:
