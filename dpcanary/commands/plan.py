@@ -8,6 +8,7 @@ import typer
 
 from dpcanary.commands.estimate import LowerIsWorld0, ScoreColumn, World0, WorldColumn
 from dpcanary.commands.training_options import (
+    NOISE,
     BatchSize,
     Epochs,
     Json,
@@ -35,13 +36,7 @@ _POWERS = (0.5, 0.8, 0.95)
 
 
 def plan(
-    noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            help="Standard deviation of the noise, in units of the clipping norm.",
-            rich_help_panel="The training",
-        ),
-    ] = None,
+    noise_multiplier: Annotated[float | None, NOISE] = None,
     delta: Annotated[float | None, typer.Option(help="The delta of (epsilon, delta).")] = None,
     sample_rate: SampleRate = None,
     batch_size: BatchSize = None,

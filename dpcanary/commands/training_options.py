@@ -68,13 +68,11 @@ DropLast = Annotated[
         rich_help_panel=_TRAINING,
     ),
 ]
-NoiseMultiplier = Annotated[
-    float,
-    typer.Option(
-        help="Standard deviation of the noise, in units of the clipping norm.",
-        rich_help_panel=_TRAINING,
-    ),
-]
+NOISE = typer.Option(
+    help="Standard deviation of the noise, in units of the clipping norm.",
+    rich_help_panel=_TRAINING,
+)
+NoiseMultiplier = Annotated[float, NOISE]
 NoiseMultiplierOrPhases = Annotated[
     float | None,
     typer.Option(
