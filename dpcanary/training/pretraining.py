@@ -4,6 +4,7 @@ Both worlds start from them, so an audit is as valid as without. What is pretrai
 protected, so no private record may be among it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +63,20 @@ def public_records(data: Split, other: Split | None = None) -> tuple[Records, in
             of `data`. Those that are also among the private or test records of `data` are left out:
             a record that is pretrained on is not protected, and one that is tested on says nothing
             about accuracy. Records of other shapes are taken as they are.
+
+    Raises:
+        InputError: if the features of only one of the two datasets are standardised.
     """
     if other is None:
         return data.auxiliary, 0
     public = other.private
     if public.features.shape[1:] != data.private.features.shape[1:]:
         return public, 0
+    if (data.scaling is None) != (other.scaling is None):
+        raise InputError(
+            "pretraining: either its dataset or the audited one is standardised, but not both, so"
+            " records that are in both cannot be recognised: set standardised to the same value"
+        )
     features, labels = public.features, public.labels
     if data.scaling and other.scaling:
         features = _rescaled(features, other.scaling, data.scaling)
@@ -104,7 +113,7 @@ def _among(audited: NDArray[np.floating], features: NDArray[np.floating]) -> NDA
 
 def _projected(features: NDArray[np.floating]) -> NDArray[np.float64]:
     """Features along one direction of unit length, in general position, shape (n,)."""
-    flat = features.reshape(len(features), -1)
+    flat = features.reshape(len(features), math.prod(features.shape[1:]))
     direction = np.sin(np.arange(1.0, flat.shape[1] + 1.0))
     direction /= np.linalg.norm(direction)
     starts = range(0, len(flat), _ROWS_AT_ONCE)

@@ -19,7 +19,7 @@ from dpcanary.accounting.accounted_overview import profile, upper_bounds
 from dpcanary.accounting.accounting_settings import AccountingStage
 from dpcanary.data.canaries import InputCanary
 from dpcanary.data.record_source import Source
-from dpcanary.data.records import Records, Split, read_split, write_split
+from dpcanary.data.records import Records, Scaling, Split, read_split, write_split
 from dpcanary.data.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.experiment.config_parsing import parse_experiment
@@ -304,8 +304,17 @@ def test_only_copies_of_audited_records_are_left_out() -> None:
     moved = Records(private.features + np.float32(0.01), private.labels)
     assert public_records(DATA, replace(DATA, private=moved))[1] == 0
     assert public_records(DATA, replace(DATA, private=private[:7]))[1] == 7
+    assert public_records(replace(DATA, test=DATA.test[:0]), DATA)[1] == 30
+    assert public_records(DATA, replace(DATA, private=private[:0]))[1] == 0
     narrow = Records(private.features[:, :4], private.labels)
     assert public_records(DATA, replace(DATA, private=narrow)) == (narrow, 0)
+
+
+def test_records_in_another_scaling_are_refused_where_none_would_be_recognised() -> None:
+    scaled = replace(DATA, scaling=Scaling(np.zeros((1, 6)), np.ones((1, 6))))
+    for data, other in ((scaled, DATA), (DATA, scaled)):
+        with pytest.raises(InputError, match="but not both, .* set standardised to the same"):
+            public_records(data, other)
 
 
 @pytest.mark.parametrize(("public", "message"), [
