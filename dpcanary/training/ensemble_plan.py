@@ -1,9 +1,10 @@
 """What the runs of an ensemble share, made once before the first step."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -94,20 +95,29 @@ def default_observation(canaries: Sequence[Canary]) -> Observation:
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    """A copy of the module inside an Opacus `GradSampleModule`, without Opacus's hooks.
+    """The module inside an Opacus `GradSampleModule`, as a copy without Opacus's hooks.
 
-    Any other module is returned as it is. Opacus need not be installed.
+    Any other module is returned as it is, but a copy if it has such hooks. Opacus need not be
+    installed.
     """
     inner = getattr(module, "_module", None)
-    if not _is_of_opacus(type(module)) or not isinstance(inner, nn.Module):
+    if _is_of_opacus(type(module)) and isinstance(inner, nn.Module):
+        module = inner
+    if not any(_hooks_of_opacus(module)):
         return module
-    plain = copy.deepcopy(inner)
-    for layer in plain.modules():
-        for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks):
-            for key, hook in [*hooks.items()]:
-                if _is_of_opacus(hook.func if isinstance(hook, partial) else hook):
-                    del hooks[key]
+    plain = copy.deepcopy(module)
+    for hooks, key in [*_hooks_of_opacus(plain)]:
+        del hooks[key]
     return plain
+
+
+def _hooks_of_opacus(module: nn.Module) -> Iterator[tuple[dict[int, Any], int]]:
+    """Each hook of Opacus, as the hooks of a layer, and its key among them."""
+    for layer in module.modules():
+        for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks):
+            for key, hook in hooks.items():
+                if _is_of_opacus(hook.func if isinstance(hook, partial) else hook):
+                    yield hooks, key
 
 
 def _is_of_opacus(thing: object) -> bool:

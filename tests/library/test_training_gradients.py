@@ -4,6 +4,7 @@ import math
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,7 +15,7 @@ from one_record_at_a_time import CROSS_ENTROPY, MODELS, OUTPUTS, parameters_of, 
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, prune
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -325,6 +326,16 @@ def pooled(convolution: nn.Module, *layers: nn.Module) -> nn.Module:
     return nn.Sequential(convolution, *layers, nn.Flatten(), nn.LazyLinear(3))
 
 
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda layer, inputs, outputs: 2.0 * outputs)
+    return layer
+
+
+def doubled(layer: nn.Module) -> nn.Module:
+    layer.forward = lambda features: 2.0 * type(layer).forward(layer, features)
+    return layer
+
+
 # Modules that resemble those of a fast path but differ in what it takes for granted.
 VECTORS: dict[str, nn.Module] = {
     "linear without bias": Linear(6, 3, bias=False),
@@ -333,6 +344,11 @@ VECTORS: dict[str, nn.Module] = {
     "another activation": nn.Sequential(Linear(6, 4), nn.GELU(), Linear(4, 3)),
     "layer without bias": nn.Sequential(Linear(6, 4, bias=False), nn.Tanh(), Linear(4, 3)),
     "no activation": nn.Sequential(Linear(6, 4), Linear(4, 3)),
+    "hook": hooked(Linear(6, 3)),
+    "hooked layer": nn.Sequential(Linear(6, 4), nn.Tanh(), hooked(Linear(4, 3))),
+    "hooked activation": nn.Sequential(Linear(6, 4), hooked(nn.Tanh()), Linear(4, 3)),
+    "hooked sequence": hooked(nn.Sequential(Linear(6, 4), nn.Tanh(), Linear(4, 3))),
+    "other forward": doubled(Linear(6, 3)),
 }
 UNBIASED = nn.LazyLinear(3, bias=False)
 IMAGES: dict[str, nn.Module] = {
@@ -358,6 +374,7 @@ IMAGES: dict[str, nn.Module] = {
     "nested": pooled(nn.Sequential(Conv(2, 4, 3), Pool(2))),
     "perceptron of images": nn.Sequential(nn.Flatten(), nn.LazyLinear(3)),
     "resnet9": resnet9(3, width=2),
+    "hooked pooling": pooled(Conv(2, 4, 3), hooked(Pool(2))),
 }
 
 
@@ -369,6 +386,30 @@ def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
     module(features)  # gives lazy layers their shapes
     table = RecordTable(features, torch.arange(4) % 3, num_canaries=1)
     assert type(path_chosen(module, table)) is ModulePath
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        nn.utils.spectral_norm,
+        nn.utils.weight_norm,
+        partial(prune.random_unstructured, name="weight", amount=1),
+    ],
+)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda change: change(Linear(6, 3)),
+        lambda change: nn.Sequential(Linear(6, 4), nn.Tanh(), change(Linear(4, 3))),
+        lambda change: nn.Sequential(change(Conv(2, 4, 3)), Pool(2), nn.Flatten(), Linear(16, 3)),
+    ],
+)
+def test_layers_with_other_parameters_than_their_class_are_refused(change, build):
+    module = build(change)
+    shape = (2, 7, 7) if isinstance(module, nn.Sequential) and len(module) == 4 else (6,)
+    table = RecordTable(torch.randn(4, *shape), torch.arange(4) % 3, num_canaries=1)
+    with pytest.raises(InputError, match="changes in the forward pass|cannot be copied: remove pr"):
+        path_chosen(module, table)
 
 
 def test_narrow_perceptrons_take_the_compiled_pass_and_linear_heads_take_integers():

@@ -313,7 +313,7 @@ def test_only_copies_of_audited_records_are_left_out() -> None:
 def test_records_in_another_scaling_are_refused_where_none_would_be_recognised() -> None:
     scaled = replace(DATA, scaling=Scaling(np.zeros((1, 6)), np.ones((1, 6))))
     for data, other in ((scaled, DATA), (DATA, scaled)):
-        with pytest.raises(InputError, match="but not both, .* set standardised to the same"):
+        with pytest.raises(InputError, match=r"but not both, .* set standardised to the same"):
             public_records(data, other)
 
 

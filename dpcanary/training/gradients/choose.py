@@ -15,6 +15,7 @@ from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import (
     PerceptronPath,
     SmallPerceptronPath,
+    is_plain,
     is_small,
     linear_layers,
 )
@@ -47,7 +48,9 @@ def path_of(
     multiplicity = dpsgd.augmentation_multiplicity
     if multiplicity:
         check_augmented(shape)
-    layers = linear_layers([*module] if type(module) is nn.Sequential else [module])
+    layers = linear_layers(
+        [*module] if type(module) is nn.Sequential and is_plain(module) else [module]
+    )
     if layers and not table.features.is_floating_point():
         table = replace(table, features=table.features.float())
     path: GradientPath
@@ -97,13 +100,14 @@ def basis_of(
     zeros = initialisation is Initialisation.ZEROS
     if is_direction or dpsgd.optimizer is Optimizer.ADAM or not zeros:
         return None
-    if type(module) is not nn.Linear or module.bias is None:
+    layers = linear_layers([module])
+    if not layers:
         return None
     features = table.features[: table.null].float()
     vectors = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
     # The features whose weights hold a gradient canary; the bias counts as the last feature.
     width = features.shape[1]
-    weights = module.out_features * width
+    weights = layers[0].out_features * width
     coordinates = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
     touched = list(dict.fromkeys(c % width if c < weights else width for c in coordinates))
     # A vector along each of their axes. Its length C affects only the rounding.

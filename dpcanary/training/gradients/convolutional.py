@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.gradients.perceptron import DenseLayers, linear_layers, scales_of
+from dpcanary.training.gradients.perceptron import DenseLayers, is_plain, linear_layers, scales_of
 from dpcanary.training.kernels.convolution_kernel import (
     input_gradients,
     pooled_convolutions,
@@ -56,7 +56,7 @@ class Stage:
 def split_module(
     module: nn.Module, shape: tuple[int, ...]
 ) -> tuple[list[Stage], list[nn.Module]] | None:
-    """The stages of a network and the layers of its head; None if any layer is of another kind.
+    """The stages of a network and the layers of its head; None if a layer is of another kind.
 
     Args:
         module: an `nn.Sequential` of convolutions, each with a max pooling and maybe a ReLU before
@@ -64,6 +64,8 @@ def split_module(
         shape: of a record.
     """
     layers = [*module] if type(module) is nn.Sequential else []
+    if not all(map(is_plain, [module, *layers])):
+        return None
     flat = next((i for i, layer in enumerate(layers) if type(layer) is nn.Flatten), 0)
     stages: list[Stage] = []
     starts = [i for i, layer in enumerate(layers[:flat]) if type(layer) is nn.Conv2d]

@@ -34,11 +34,30 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
 }
 
 
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a layer of PyTorch's computes what its class does, with parameters in its order.
+
+    Pruning, old weight norm and spectral norm keep the class, but replace its parameters.
+    """
+    names = ["weight", "bias"] if isinstance(layer, nn.Linear | nn.Conv2d) else []
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
+    return [*layer._parameters] == names and not any(hooks) and "forward" not in vars(layer)
+
+
 def linear_layers(layers: Sequence[nn.Module]) -> list[nn.Linear]:
-    """The linear layers, if these alternate with known activations; else an empty list."""
+    """The linear layers, if these alternate with known activations; else an empty list.
+
+    All must be plain.
+    """
     linear = [layer for layer in layers[::2] if type(layer) is nn.Linear and layer.bias is not None]
     alternate = len(layers) == 2 * len(linear) - 1
-    return linear if alternate and all(type(layer) in ACTIVATIONS for layer in layers[1::2]) else []
+    alternate = alternate and all(type(layer) in ACTIVATIONS for layer in layers[1::2])
+    return linear if alternate and all(map(is_plain, layers)) else []
 
 
 class DenseLayers:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from dpcanary.errors import InputError
 from dpcanary.training.augmentation import augmented
 from dpcanary.training.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.losses import record_losses
@@ -79,7 +80,7 @@ class ModulePath(GradientPath):
         if table.features.device.type == "cpu":
             keep_freed_memory()
         examples, labels = table.features[:2], table.labels[:2]
-        module = copy.deepcopy(module).to(table.features.device)
+        module = _copy_of(module).to(table.features.device)
         check_supported(module, examples)
         self.table, self._loss = table, loss
         self._module = prepared(module)
@@ -244,6 +245,16 @@ class ModulePath(GradientPath):
         except RuntimeError:
             return False
         return bool((together - alone).norm() <= TOLERANCE * alone.norm())
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:  # layers keep a tensor that is computed from parameters
+        raise InputError(
+            f"the module cannot be copied: remove pruning (nn.utils.prune.remove), and take weight"
+            f" norm from nn.utils.parametrizations ({error})"
+        ) from error
 
 
 def _write_clipped_sums(
