@@ -101,7 +101,8 @@ def measure_of(
     """
     buffer = path.encode(parameters)
     features = torch.from_numpy(records.features)
-    features = features.float() if features.is_floating_point() else features
+    if features.is_floating_point() or path.table.features.is_floating_point():
+        features = features.float()
     per_record = len(buffer) * (path.bytes_per_run(2) - path.bytes_per_run(1))
     at_once = max(1, min(_RECORDS_AT_ONCE, _BYTES_AT_ONCE // max(1, per_record)))
     labels = torch.from_numpy(records.labels).to(buffer.device)

@@ -457,6 +457,17 @@ def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> Non
         assert np.isfinite(train(2, **of_kind).observations).all()
 
 
+@pytest.mark.parametrize("module", [LINEAR, PERCEPTRON])
+def test_integers_are_trained_and_measured_as_the_numbers_that_they_are(module: nn.Module) -> None:
+    integers = replace(RECORDS, features=np.rint(10 * FEATURES).astype(np.int64))
+    numbers = replace(integers, features=integers.features.astype(np.float32))
+    results = [
+        train(2, module=module, records=each, test_records=each, canary=CANARIES["coordinate"])
+        for each in (integers, numbers)
+    ]
+    assert_same_bits(*results)
+
+
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 @pytest.mark.parametrize(("name", "initialisation"), [
     ("linear 6", "fixed"), ("few positions", "per_run"), ("relu first", "fixed"),

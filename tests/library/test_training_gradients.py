@@ -408,7 +408,9 @@ def test_layers_with_other_parameters_than_their_class_are_refused(change, build
     module = build(change)
     shape = (2, 7, 7) if isinstance(module, nn.Sequential) and len(module) == 4 else (6,)
     table = RecordTable(torch.randn(4, *shape), torch.arange(4) % 3, num_canaries=1)
-    with pytest.raises(InputError, match="changes in the forward pass|cannot be copied: remove pr"):
+    with pytest.raises(
+        InputError, match=r"changes in the forward pass|cannot be copied: remove pr"
+    ):
         path_chosen(module, table)
 
 
