@@ -1,6 +1,7 @@
 """Slots: the places of a run where its worlds differ, and what each world trains on there."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -194,17 +195,7 @@ def _indices(canaries: Sequence[Canary], name: str, count: int, what: str) -> li
 def _check(canary: Canary, records: Records, max_grad_norm: float, num_parameters: int) -> None:
     """Refuses features and labels that no record has, and gradients that no clipped record has."""
     if isinstance(canary, InputCanary):
-        if records.has_classes:
-            checked_count("canary: label", canary.label, least=0)  # type: ignore[arg-type]
-        elif not np.isfinite(canary.label):
-            raise InputError(f"input canary: its label is {canary.label}, no finite number")
-        shape_of_canary, shape = np.shape(canary.features), records.features.shape[1:]
-        if shape_of_canary != shape:
-            raise InputError(
-                f"input canary: its features have shape {shape_of_canary}, those of records {shape}"
-            )
-        if not np.isfinite(canary.features).all():
-            raise InputError("input canary: a feature is NaN or infinite")
+        _check_record(canary, records)
     if isinstance(canary, DirectionCanary):
         gradient = np.asarray(canary.gradient, np.float64)
         if gradient.shape != (num_parameters,) or not np.isfinite(gradient).all():
@@ -218,3 +209,38 @@ def _check(canary: Canary, records: Records, max_grad_norm: float, num_parameter
                 f"gradient canary: its gradient has length {length:g}, more than max_grad_norm"
                 f" {max_grad_norm:g}; clipped gradients are never as long: scale it down"
             )
+
+
+def _check_record(canary: InputCanary, records: Records) -> None:
+    if records.has_classes:
+        checked_count("canary: label", canary.label, least=0)  # type: ignore[arg-type]
+    elif not _is_number(canary.label):
+        raise InputError(f"input canary: its label is {canary.label!r}, no finite number")
+    try:
+        features = np.asarray(canary.features)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"input canary: its features cannot be made an array: {error}") from None
+    shape, kind = records.features.shape[1:], records.features.dtype
+    if features.shape != shape:
+        raise InputError(
+            f"input canary: its features have shape {features.shape}, those of records {shape}"
+        )
+    if features.dtype.kind not in "fiub":
+        raise InputError(f"input canary: its features must be numbers, not {features.dtype}")
+    if not np.isfinite(features).all():
+        raise InputError("input canary: a feature is NaN or infinite")
+    with np.errstate(invalid="ignore"):
+        is_changed = kind.kind in "iu" and not np.array_equal(features.astype(kind), features)
+    if is_changed:
+        raise InputError(
+            f"input canary: a feature is no {kind}, which those of records are: give records whose"
+            " features are floating-point numbers, or a canary whose features are such integers"
+        )
+
+
+def _is_number(label: float) -> bool:
+    """Whether a label, which may be of any type, is a finite number."""
+    try:
+        return math.isfinite(label)
+    except (TypeError, ValueError, OverflowError):
+        return False

@@ -179,6 +179,8 @@ def direction(*values: float) -> DirectionCanary:
      r"^input canary: its features have shape \(1,\), those of records \(2,\)$"),
     (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
     (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
+    (InputCanary(np.array([1, None]), 1, 4), r"^input canary: .* must be numbers, not object$"),
+    (InputCanary(torch.ones(2, requires_grad=True), 1, 4), "features cannot be made an array: "),
 ])  # fmt: skip
 def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     """Also if they are the second of two."""
@@ -186,6 +188,34 @@ def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> N
     for canaries in ([canary], [replace(fits, target=17), canary]):
         with pytest.raises(InputError, match=message):
             slots_for(canaries, POISSON)
+
+
+@pytest.mark.parametrize(("kind", "features", "fits"), [
+    (np.int64, [0.0, -2.0], True), (np.int64, [0.5, 1.0], False), (np.uint8, [255, 0], True),
+    (np.uint8, [255, -1], False), (np.uint8, [256.0, 0.0], False), (np.float32, [0.5, -1.0], True),
+])  # fmt: skip
+def test_features_that_the_type_of_records_cannot_hold_are_refused(kind, features, fits):
+    records = replace(RECORDS, features=RECORDS.features.astype(kind))
+    options = {"records": records, "dpsgd": POISSON, "num_parameters": NUM_PARAMETERS}
+    canary = InputCanary(np.array(features), 1, 4)
+    if not fits:
+        with pytest.raises(InputError, match=f"a feature is no {np.dtype(kind)}, which those of"):
+            slots_of([canary], **options)
+    else:
+        slots_of([canary], **options)
+        assert table_of(records, [canary], CPU).features[N].tolist() == features
+
+
+def test_labels_that_are_no_numbers_are_refused() -> None:
+    numbers = replace(RECORDS, labels=RECORDS.labels.astype(np.float32))
+    for label in ("a", None, np.nan, 10**400):
+        with pytest.raises(InputError, match=r"^input canary: its label is .*, no finite number$"):
+            slots_of(
+                [InputCanary(np.ones(2), label, 4)],
+                records=numbers,
+                dpsgd=POISSON,
+                num_parameters=NUM_PARAMETERS,
+            )
 
 
 def test_a_canary_may_be_as_long_as_a_clipped_gradient_or_have_no_length() -> None:
