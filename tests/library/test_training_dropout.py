@@ -94,6 +94,18 @@ def trained(runs: object, module: nn.Module, **options: object):
     return train_ensemble(module=module, runs=runs, keep_parameters=True, **training, **options)
 
 
+def test_a_layer_under_two_names_draws_from_the_run_s_stream_under_both() -> None:
+    drop = nn.Dropout(0.5)
+    layers = prepared(nn.Sequential(drop, nn.Linear(4, 4), drop, nn.Sequential(drop)))
+    assert type(layers[0]) is KeyedDropout
+    assert layers[0] is layers[2] is layers[3][0]
+    layers(torch.ones(2, 4))  # without a stream, no layer drops
+    state = torch.random.get_rng_state()
+    with masks_drawn(layers, 3):
+        layers(torch.ones(2, 4))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def test_masks_depend_on_seed_run_and_step_and_not_on_other_runs_or_parts_of_a_batch(monkeypatch):
     whole = trained([3, 8, 2], dropping())
     alone = trained([8, 5], dropping(), num_threads=2, runs_at_once=1)

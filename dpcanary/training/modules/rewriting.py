@@ -108,10 +108,16 @@ def prepared(module: nn.Module) -> nn.Module:
     """
     module = copy.deepcopy(module).train()
     done: tuple[str, ...] = ()
-    for name, layer in list(module.named_modules()):
+    # A layer that has two names is replaced by one and the same layer under both.
+    instead_of: dict[int, nn.Module | None] = {}
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
         if getattr(layer, "inplace", None) is True:
             layer.inplace = False
-        instead = None if name.startswith(done) else replaced(layer)
+        if name.startswith(done):
+            continue
+        if id(layer) not in instead_of:
+            instead_of[id(layer)] = replaced(layer)
+        instead = instead_of[id(layer)]
         if instead is not None and not name:
             return instead
         if instead is not None:
