@@ -66,6 +66,7 @@ def changed(change: Callable[[nn.Sequential], object]) -> nn.Module:
     (after_linear(lambda x, _: x.sum()), r"returns \(\) for 2 records; .* \(2, outputs\)"),
     (after_linear(lambda x, _: x / 0.0), "not finite"),
     (Net(nn.Linear(5, 4)), r"does not run on records of shape \(4,\)"),
+    (after_linear(lambda x, _: {"x": x}["y"]), r"does not run .* torch\.float32: KeyError: 'y'"),
 ])  # fmt: skip
 def test_layers_and_behaviour_that_are_refused(module, message):
     with pytest.raises(InputError, match=message):

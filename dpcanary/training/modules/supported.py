@@ -186,12 +186,12 @@ def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
         seed_torch(seed)
         try:
             outputs = module(features.clone())
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except Exception as error:  # whatever the user's code raises
             has_ids = any(isinstance(layer, nn.Embedding) for layer in module.modules())
             hint = "; if features are ids of tokens, keep them as they are: standardised: false"
             raise InputError(
                 f"the module does not run on records of shape {tuple(features.shape[1:])} "
-                f"and type {features.dtype}: {error}"
+                f"and type {features.dtype}: {type(error).__name__}: {error}"
                 f"{hint if has_ids and features.is_floating_point() else ''}"
             ) from error
     if not isinstance(outputs, Tensor) or outputs.shape[:-1] != features.shape[:1]:
