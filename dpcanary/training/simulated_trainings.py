@@ -22,6 +22,7 @@ from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
 from dpcanary.training.lockstep import Lockstep
 from dpcanary.training.losses import record_losses
+from dpcanary.training.modules.supported import check_parameters
 from dpcanary.training.slots import table_of
 from dpcanary.training.training_settings import Initialisation, Loss, Purpose, Sampling
 
@@ -219,6 +220,7 @@ class Simulation:
         count: int = 1,
     ) -> None:
         """Takes `count` models, whose sums are divided by the batch size."""
+        check_parameters(module)
         self.path = path_of(module, table_of(records, [], device), dpsgd=dpsgd, basis=None)
         if count == 1 and initialisation is Initialisation.PER_RUN:
             initialisation = Initialisation.FIXED

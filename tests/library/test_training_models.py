@@ -355,3 +355,13 @@ def test_a_reference_that_diverges() -> None:
         train_reference(**options, dpsgd=descent)
     with pytest.raises(InputError, match=r"simulated training diverged: lower learning_rate \(1e"):
         simulated_movement(**options, dpsgd=replace(descent, max_grad_norm=1e30), seed=0)
+
+
+@pytest.mark.parametrize(("module", "message"), [
+    (nn.Linear(6, 3).double(), r"'weight' is torch\.float64; convert it to float32$"),
+    (nn.Linear(6, 3).requires_grad_(False), "'weight' is frozen"),
+])  # fmt: skip
+def test_simulated_trainings_refuse_the_parameters_that_audits_refuse(module, message):
+    options = {"initialisation": Initialisation.FIXED, "dpsgd": DPSGD(0.0, math.inf, 0.1, 2)}
+    with pytest.raises(InputError, match=message):
+        train_reference(module=module, records=RECORDS, device=CPU, **options)
