@@ -294,6 +294,14 @@ def test_a_zero_gradient_is_not_divided_by(name):
                 assert float(sums_of(path, parameters, batch, max_grad_norm).abs().max()) < 1e-30
 
 
+@pytest.mark.parametrize("name", [*ONE_OF_EACH_PATH, "three kinds"])
+def test_a_batch_without_records_has_a_sum_of_zero(name):
+    module, table = MODELS[name].module(3), table_for(MODELS[name], 3)
+    parameters, batch = parameters_of(module, 2), Batch(torch.arange(0), torch.ones(2, 0))
+    for path in paths_of(name, module, table, CROSS_ENTROPY).values():
+        assert not sums_of(path, parameters, batch, 1.0).any()
+
+
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["tanh", "relu", "wide", "three kinds", "convnet", "norms"])
 def test_a_broken_run_is_broken_alone(name, broken):

@@ -132,9 +132,11 @@ def packed(net: nn.Module, x: Tensor) -> Tensor:
            drop=nn.Dropout(0.2), weight=nn.Parameter(torch.ones(4, 3))), (6, 4),
      "'drop' drops units in 'the module', whose gradients are only found as a whole"),
     (nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), (4,), "takes logits"),
+    (after_linear(lambda x, _: x - x.mean(dim=0)), (4,), "depends on the other records"),
 ])  # fmt: skip
 def test_modules_without_gradients_of_single_records_or_logits_are_refused(module, shape, message):
     features = np.random.default_rng(0).normal(size=(6, *shape)).astype(np.float32)
+    features[1] = features[0]
     table = table_of(Records(features, np.arange(6) % 3), [], torch.device("cpu"))
     with pytest.raises(InputError, match=message):
         ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)

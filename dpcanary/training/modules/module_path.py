@@ -79,7 +79,8 @@ class ModulePath(GradientPath):
     ) -> None:
         if table.features.device.type == "cpu":
             keep_freed_memory()
-        examples, labels = table.features[:2], table.labels[:2]
+        pair = _two_records(table.features)
+        examples, labels = table.features[pair], table.labels[pair]
         module = _copy_of(module).to(table.features.device)
         check_supported(module, examples)
         self.table, self._loss = table, loss
@@ -115,6 +116,9 @@ class ModulePath(GradientPath):
     ) -> None:
         """See `GradientPath`."""
         runs, records = batch.weights.shape
+        if not records:
+            out.zero_()
+            return
         vectorises = self.vectorises and not math.isinf(max_grad_norm)
         write = self._sums_together if vectorises else self._sums_in_turns
         together = runs if vectorises else 1
@@ -245,6 +249,13 @@ class ModulePath(GradientPath):
         except RuntimeError:
             return False
         return bool((together - alone).norm() <= TOLERANCE * alone.norm())
+
+
+def _two_records(features: Tensor) -> list[int]:
+    """The first record and the first that differs from it: two that are equal show no mixing."""
+    others = range(1, len(features))
+    differ = (row for row in others if not torch.equal(features[row], features[0]))
+    return [0, next(differ, 1)]
 
 
 def _copy_of(module: nn.Module) -> nn.Module:
