@@ -89,6 +89,15 @@ def test_units_are_dropped_with_their_share_and_the_others_scaled_up(dimensions,
     assert abs(share - p) <= 4 * (p * (1 - p) / count) ** 0.5
 
 
+@pytest.mark.parametrize("shape", [(40, 30, 6), (40, 30)])
+def test_channels_of_images_may_have_one_dimension_or_none(shape):
+    layer = KeyedDropout(0.5, dimensions=2)
+    with masks_drawn(layer, 8):
+        kept = layer(torch.ones(shape)).reshape(40, 30, -1) > 0
+    assert torch.equal(kept.all(dim=-1), kept.any(dim=-1))
+    assert abs(float(kept[..., 0].float().mean()) - 0.5) < 4 * (0.25 / 1_200) ** 0.5
+
+
 def trained(runs: object, module: nn.Module, **options: object):
     training = {"records": TOKENS, "canary": CANARY, "dpsgd": SETTINGS, "seed": 9}
     return train_ensemble(module=module, runs=runs, keep_parameters=True, **training, **options)

@@ -70,7 +70,9 @@ class KeyedDropout(nn.Module):
         if self.generator is None:
             return x
         channels = x.dim() - self.dimensions
-        shape = [*x.shape[:channels], *[1] * self.dimensions]
+        if self.dimensions == 2:  # as in PyTorch, channels may have one dimension here, or none
+            channels = max(2, channels)
+        shape = [*x.shape[:channels], *[1] * (x.dim() - channels)]
         # On the host, so that every device drops the same units.
         kept = torch.rand(shape, generator=self.generator) >= self.p
         return x * (kept.to(x) / max(1.0 - self.p, 1e-30))
@@ -97,6 +99,5 @@ def dropout_seeds(*, seed: int, step: int, runs: NDArray[np.int64]) -> Tensor:
     """The seed of each run's masks in a step, shape (runs,), on the host."""
     words = np.empty((len(runs), 2), np.uint32)
     random_words(words, philox_key(seed=seed), step, runs, Purpose.DROPOUT.value)
-    # 62 bits: a generator takes 63, and parts of a batch count on from there.
-    high = (words[:, 0] >> np.uint32(2)).astype(np.int64)
-    return torch.from_numpy((high << 32) + words[:, 1])
+    # PyTorch's generator on the host keeps 32 bits of a seed.
+    return torch.from_numpy(words[:, 1].astype(np.int64))
