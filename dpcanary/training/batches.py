@@ -19,7 +19,7 @@ from dpcanary.training.slots import Slots
 from dpcanary.training.training_settings import Purpose, Sampling
 
 # Lists have room for the mean size of a sample and this many standard deviations. A sample exceeds
-# that with probability 1e-22.
+# that with probability below 1e-20.
 _ROOM = 10
 
 

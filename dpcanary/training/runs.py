@@ -149,10 +149,10 @@ class EnsembleResult:
         observe: what is kept.
         canaries: what was inserted.
         runs: shape (runs,), their indices.
-        worlds: shape (runs, slots), 0 or 1.
-        observations: shape (runs, steps, slots) for `change`; (runs, steps, slots, 2) for
-            `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`; (runs, steps, slots,
-            most steps between two recorded ones) for `noisy_gradients`.
+        worlds: shape (runs, slots), 0 or 1; the index of the value where slots hold candidates.
+        observations: shape (runs, steps, slots) for `change`, `value` and `gradient_norm`; (runs,
+            steps, slots, 2) for `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`;
+            (runs, steps, slots, most steps between two recorded ones) for `noisy_gradients`.
         test_accuracy: shape (runs,), by `measure_of` the last step's models, so R^2 for squared
             error; NaN without test records.
         parameters: shape (runs, parameters), in the module's order, of the last step's models;
