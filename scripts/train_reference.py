@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dpcanary.core.devices import chosen_device
 from dpcanary.core.program_messages import parsed, progress, run, stage_parser
 from dpcanary.data.records import read_split
-from dpcanary.training.models import descent_of, module_of
+from dpcanary.training.models import descent, module_of
 from dpcanary.training.pretraining import read_pretrained
 from dpcanary.training.simulated_trainings import train_reference, write_reference
 from dpcanary.training.training_settings import ReferenceStage
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
                 pretrained=read_pretrained(args.pretrained) if args.pretrained else None,
             ),
             records=data.private,
-            dpsgd=descent_of(stage),
+            dpsgd=descent(stage, loss=stage.loss),
             initialisation=stage.initialisation,
             device=chosen_device(args.device),
             on_progress=bar.update,

@@ -25,7 +25,7 @@ from dpcanary.data.canaries import Canary, CanarySet, GradientCanary, InputCanar
 from dpcanary.data.observations import Observation
 from dpcanary.data.records import Labels, Records, Split
 from dpcanary.experiment.audit_config import Audit
-from dpcanary.training.models import descent_of, module_of
+from dpcanary.training.models import descent, module_of
 from dpcanary.training.pretraining import pretrain
 from dpcanary.training.shard import train_shard
 from dpcanary.training.simulated_trainings import Reference, train_reference
@@ -323,7 +323,7 @@ def _train_reference(probe: Probe) -> Seconds:
         lambda steps: train_reference(
             module=module_of(stage, shape=shape.features, num_classes=shape.num_classes),
             records=random_records(shape, shape.num_records),
-            dpsgd=replace(descent_of(stage), record_steps=(steps,)),
+            dpsgd=replace(descent(stage, loss=stage.loss), record_steps=(steps,)),
             initialisation=stage.initialisation,
             device=torch.device(probe.device),
         )

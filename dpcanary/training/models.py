@@ -10,7 +10,7 @@ from typing import assert_never
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import vector_to_parameters
 
 from dpcanary.core.global_generators import seed_torch
@@ -18,7 +18,7 @@ from dpcanary.core.plugins import function_named
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN, redraw
-from dpcanary.training.residual_networks import resnet9, wrn16_4
+from dpcanary.training.residual_networks import Residual, resnet9, wrn16_4
 from dpcanary.training.training_settings import (
     Activation,
     InitialWeights,
@@ -55,27 +55,19 @@ def convnet(num_classes: int = 10) -> nn.Module:
     )
 
 
-class _Block(nn.Module):
+def _block(ins: int, outs: int, stride: int) -> nn.Module:
     """Two convolutions and a shortcut (He et al., 2016)."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False),
-            _norm(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            _norm(channels),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), _norm(channels)
-            )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Maps (n, channels_in, h, w) to (n, channels, h / stride, w / stride)."""
-        return torch.relu(self.body(images) + self.shortcut(images))
+    body = (
+        nn.Conv2d(ins, outs, 3, stride, padding=1, bias=False),
+        _norm(outs),
+        nn.ReLU(),
+        nn.Conv2d(outs, outs, 3, padding=1, bias=False),
+        _norm(outs),
+    )
+    shortcut = None
+    if stride != 1 or ins != outs:
+        shortcut = nn.Sequential(nn.Conv2d(ins, outs, 1, stride, bias=False), _norm(outs))
+    return nn.Sequential(Residual(*body, shortcut=shortcut), nn.ReLU())
 
 
 def resnet18(num_classes: int = 10) -> nn.Module:
@@ -88,7 +80,7 @@ def resnet18(num_classes: int = 10) -> nn.Module:
     channels_in = 64
     for channels in (64, 128, 256, 512):
         stride = channels // channels_in
-        layers += [_Block(channels_in, channels, stride), _Block(channels, channels, stride=1)]
+        layers += [_block(channels_in, channels, stride), _block(channels, channels, stride=1)]
         channels_in = channels
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)]
     return nn.Sequential(*layers)
@@ -107,12 +99,7 @@ def _own_module(
             raise InputError(f"model {reference} fails: {type(error).__name__}: {error}") from error
         if not isinstance(module, nn.Module):
             raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
-        outputs = _outputs_for(module, shape)  # lazy layers draw their parameters here
-    if isinstance(outputs, Exception):
-        raise InputError(
-            f"model {reference} cannot take records of shape {shape}: {outputs}"
-        ) from outputs
-    output_shape = tuple(outputs.shape)
+        output_shape = _output_shape(reference, module, shape)  # lazy layers draw parameters here
     num_outputs = loss.num_outputs(num_classes)
     is_binary = loss is Loss.BINARY_CROSS_ENTROPY and num_classes == 2
     if output_shape != (2, num_outputs) and not (is_binary and output_shape == (2, 1)):
@@ -124,18 +111,18 @@ def _own_module(
     return module
 
 
-def _outputs_for(module: nn.Module, shape: tuple[int, ...]) -> Tensor | Exception:
-    """Outputs for two records of zeros, real numbers or else ids of tokens; an error if neither."""
+def _output_shape(reference: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of outputs for two records of zeros, real numbers or else ids of tokens."""
     errors: list[Exception] = []
     for dtype in (torch.float32, torch.int64):
         try:
             with torch.no_grad():
-                outputs: Tensor = module(torch.zeros(2, *shape, dtype=dtype))
-                _ = outputs.shape
-                return outputs
+                return tuple(module(torch.zeros(2, *shape, dtype=dtype)).shape)
         except Exception as error:  # whatever the user's code raises
             errors.append(error)
-    return errors[0]
+    raise InputError(
+        f"model {reference} cannot take records of shape {shape}: {errors[0]}"
+    ) from errors[0]
 
 
 _ACTIVATIONS = {Activation.TANH: nn.Tanh, Activation.RELU: nn.ReLU, Activation.SIGMOID: nn.Sigmoid}
@@ -237,7 +224,7 @@ def mechanism_of(
 ) -> DPSGD:
     """The DP-SGD of a stage, with this noise."""
     return replace(
-        descent_of(stage),
+        descent(stage, loss=stage.loss),
         noise_multiplier=noise_multiplier,
         max_grad_norm=stage.max_grad_norm if stage.is_private else math.inf,
         record_steps=record_steps,
@@ -248,11 +235,6 @@ def mechanism_of(
         canary_period=stage.canary_period,
         augmentation_multiplicity=stage.augmentation_multiplicity or 0,
     )
-
-
-def descent_of(stage: ReferenceStage) -> DPSGD:
-    """The descent of a stage on all records, without clipping and noise."""
-    return descent(stage, loss=stage.loss)
 
 
 def descent(settings: ReferenceStage | PretrainingSettings, *, loss: Loss) -> DPSGD:

@@ -17,23 +17,18 @@ class _Scaled(nn.Module):
         return self.factor * values
 
 
-class _Residual(nn.Module):
-    """Adds a body's outputs to its inputs."""
+class Residual(nn.Module):
+    """Adds a body's outputs to its inputs, or to those of a shortcut where the shape changes."""
 
-    def __init__(self, *layers: nn.Module) -> None:
+    def __init__(self, *layers: nn.Module, shortcut: nn.Module | None = None) -> None:
         super().__init__()
         self.body = nn.Sequential(*layers)
+        self.shortcut = shortcut or nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        total: Tensor = images + self.body(images)
+        """Maps (n, channels, h, w) to the shape of the body's outputs."""
+        total: Tensor = self.body(images) + self.shortcut(images)
         return total
-
-
-class _GlobalMean(nn.Module):
-    """Averages over positions. Adaptive pooling does the same, but not reproducibly on a GPU."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.mean(dim=(2, 3))
 
 
 def resnet9(
@@ -68,13 +63,14 @@ def resnet9(
         layer(3, width),
         layer(width, 2 * width),
         nn.AvgPool2d(2),
-        _Residual(layer(2 * width, 2 * width), layer(2 * width, 2 * width)),
+        Residual(layer(2 * width, 2 * width), layer(2 * width, 2 * width)),
         layer(2 * width, 4 * width),
         nn.AvgPool2d(2),
         layer(4 * width, 8 * width),
         nn.AvgPool2d(2),
-        _Residual(layer(8 * width, 8 * width), layer(8 * width, 8 * width)),
-        _GlobalMean(),
+        Residual(layer(8 * width, 8 * width), layer(8 * width, 8 * width)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
         nn.Linear(8 * width, num_classes),
         _Scaled(logit_scale),
     )
@@ -109,20 +105,14 @@ def _activated(ins: int, outs: int, size: int, *, stride: int = 1) -> nn.Sequent
     return nn.Sequential(nn.ReLU(), nn.GroupNorm(16, ins), convolution)
 
 
-class _WideBlock(nn.Module):
+def _wide_block(ins: int, outs: int, *, stride: int) -> Residual:
     """Two layers and a shortcut, which is a layer where the shape changes."""
-
-    def __init__(self, ins: int, outs: int, *, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            _activated(ins, outs, 3, stride=stride), _activated(outs, outs, 3)
-        )
-        same = ins == outs and stride == 1
-        self.shortcut = nn.Identity() if same else _activated(ins, outs, 1, stride=stride)
-
-    def forward(self, images: Tensor) -> Tensor:
-        total: Tensor = self.body(images) + self.shortcut(images)
-        return total
+    same = ins == outs and stride == 1
+    return Residual(
+        _activated(ins, outs, 3, stride=stride),
+        _activated(outs, outs, 3),
+        shortcut=None if same else _activated(ins, outs, 1, stride=stride),
+    )
 
 
 def wrn16_4(num_classes: int = 10) -> nn.Module:
@@ -134,7 +124,8 @@ def wrn16_4(num_classes: int = 10) -> nn.Module:
     layers: list[nn.Module] = [_StandardisedConv2d(3, 16, 3)]
     ins = 16
     for outs, stride in ((64, 1), (128, 2), (256, 2)):
-        layers += [_WideBlock(ins, outs, stride=stride), _WideBlock(outs, outs, stride=1)]
+        layers += [_wide_block(ins, outs, stride=stride), _wide_block(outs, outs, stride=1)]
         ins = outs
-    layers += [nn.ReLU(), nn.GroupNorm(16, ins), _GlobalMean(), nn.Linear(ins, num_classes)]
+    layers += [nn.ReLU(), nn.GroupNorm(16, ins)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ins, num_classes)]
     return nn.Sequential(*layers)

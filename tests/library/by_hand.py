@@ -15,7 +15,7 @@ from dpcanary.adversaries.crafting import Crafting
 from dpcanary.data.records import Records, Split
 from dpcanary.experiment.config_parsing import parse_experiment
 from dpcanary.experiment.experiment_config import Experiment
-from dpcanary.training.models import descent_of
+from dpcanary.training.models import descent
 from dpcanary.training.simulated_trainings import train_reference
 from dpcanary.training.training_settings import Loss
 
@@ -55,7 +55,7 @@ def with_reference(crafting: Crafting) -> Crafting:
     reference = train_reference(
         module=crafting.module,
         records=crafting.data.private,
-        dpsgd=descent_of(crafting.stage),
+        dpsgd=descent(crafting.stage, loss=crafting.stage.loss),
         initialisation=crafting.stage.initialisation,
         device=CPU,
     )
