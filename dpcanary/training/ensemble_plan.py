@@ -1,6 +1,7 @@
 """What the runs of an ensemble share, made once before the first step."""
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +56,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         module, dpsgd = _unwrapped(self.module), self.dpsgd
+        _check_mechanism(dpsgd, self.canaries)
         check_parameters(module)
         self.module = module
         count = sum(parameter.numel() for parameter in module.parameters())
@@ -83,6 +85,26 @@ class Plan:
         basis = basis_of(module, table, self.slots, dpsgd=dpsgd, initialisation=self.initialisation)
         if basis is not None:
             self.path = path_of(module, table, dpsgd=dpsgd, basis=basis)
+
+
+def _check_mechanism(dpsgd: DPSGD, canaries: Sequence[Canary]) -> None:
+    """Refuses an infinite max_grad_norm as the unit of what is added, and no canary at all."""
+    if math.isinf(dpsgd.max_grad_norm):
+        if dpsgd.noise_multiplier:
+            raise InputError(
+                f"noise_multiplier {dpsgd.noise_multiplier:g} is in units of max_grad_norm, which"
+                " is infinite: give a finite max_grad_norm, or noise_multiplier 0"
+            )
+        if canary_type(canaries) is GradientCanary:
+            raise InputError(
+                "gradient canary: its length is max_grad_norm, which is infinite: give a finite one"
+            )
+    period, num_steps = dpsgd.canary_period or 1, dpsgd.record_steps[-1]
+    if period > num_steps:
+        raise InputError(
+            f"canary_period {period} is more than the {num_steps} steps, so no canary is inserted:"
+            " lower it, or train for more steps"
+        )
 
 
 def default_observation(canaries: Sequence[Canary]) -> Observation:

@@ -406,6 +406,13 @@ BINARY = replace(SETTINGS, loss="binary_cross_entropy")
     ({"module": nn.Linear(6, 1), "records": Records(FEATURES, LABELS % 2)}, ONE_OUTPUT),
     ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
     ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
+    ({"dpsgd": replace(SETTINGS, **BY_EPOCH | {"canary_period": 10})},
+     "^canary_period 10 is more than the 9 steps, so no canary is inserted"),
+    ({"dpsgd": replace(SETTINGS, max_grad_norm=math.inf)},
+     r"^noise_multiplier 0\.7 is .* which is infinite: give a finite max_grad_norm, or noise_"),
+    ({"canary": CANARIES["coordinate"],
+      "dpsgd": replace(SETTINGS, noise_multiplier=0.0, max_grad_norm=math.inf)},
+     "its length is max_grad_norm, which is infinite: give a finite one$"),
     ({"canary": InputCanary(FEATURES[0], 3, 4)}, "has 3 outputs, the .* canaries 4 classes"),
     *(({"dpsgd": replace(SETTINGS, learning_rate=[0.1, 0.0, rate].__getitem__)},
        rf"^learning_rate\(2\) is {rate}; it must be a finite number of at least 0$")
