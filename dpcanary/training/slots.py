@@ -227,8 +227,13 @@ def _check_record(canary: InputCanary, records: Records) -> None:
         )
     if features.dtype.kind not in "fiub":
         raise InputError(f"input canary: its features must be numbers, not {features.dtype}")
-    if not np.isfinite(features).all():
-        raise InputError("input canary: a feature is NaN or infinite")
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = np.square(features, dtype=np.float32).sum()
+    if not np.isfinite(square):  # as the square of its gradient's length would be
+        raise InputError(
+            "input canary: a feature is NaN or infinite, or too large for single precision, where"
+            " the square of their length overflows"
+        )
     with np.errstate(invalid="ignore"):
         is_changed = kind.kind in "iu" and not np.array_equal(features.astype(kind), features)
     if is_changed:

@@ -178,6 +178,7 @@ def direction(*values: float) -> DirectionCanary:
     (InputCanary(np.ones(1), 1, 4),
      r"^input canary: its features have shape \(1,\), those of records \(2,\)$"),
     (InputCanary(np.full(2, np.nan), 1, 4), "input canary: a feature is NaN or infinite"),
+    (InputCanary(np.array([0, 2e19], np.float32), 1, 4), "the square of their length overflows$"),
     (InputCanary(np.ones(2), -1, 4), "^canary: label is -1; it must"),
     (InputCanary(np.array([1, None]), 1, 4), r"^input canary: .* must be numbers, not object$"),
     (InputCanary(torch.ones(2, requires_grad=True), 1, 4), "features cannot be made an array: "),
