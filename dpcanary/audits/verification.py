@@ -222,8 +222,8 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
             _link(copy / name, results / name)
         if (results / LOOKS).exists():  # figures say at which numbers of runs bounds were seen
             _link(copy / LOOKS, results / LOOKS)
-        # Critical values that lie on this machine are not evidence.
-        variables = {"DPCANARY_CACHE": str(root / "cache")}
+        # Cached critical values are not evidence: this folder is new, not a link to the user's.
+        variables = {"DPCANARY_CACHE": str(copy.with_name(".cache"))}
         if settings.archive:  # which may lie among results, or above the folder
             variables["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(base)
         with patch.dict(os.environ, variables):

@@ -193,12 +193,13 @@ def test_other_shards_are_refused_and_another_config_makes_bounds_stale(close, t
     assert {f"scores/{FIRST}.npz", f"scores/{THIRD}.npz", "summary.tsv"} <= unverifiable
 
 
-def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("cache", ["kept", "cache", "results/cache"])
+def test_critical_values_that_are_kept_here_are_no_evidence(cache, tmp_path, monkeypatch) -> None:
     """Jobs simulate them again, whatever this machine's cache holds."""
     results = tmp_path / "results/study"
     results.mkdir(parents=True)
     (results / "experiment.json").write_text(parse_experiment(TINY).to_json())
-    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / cache))
 
     def critical(simulated: float) -> float:
         arrays = cached_arrays("null", about="it", compute=lambda: {"a": np.array([simulated])})
