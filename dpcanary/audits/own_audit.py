@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dpcanary.audits.own_preparation import prepared_source
 from dpcanary.audits.workflow_run import run_snakemake
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.argument_checks import NAME_PATTERN, Choice, checked_real
-from dpcanary.core.files import write_text
+from dpcanary.core.files import write_atomically, write_text
 from dpcanary.data.record_source import Source
 from dpcanary.errors import InputError
 from dpcanary.estimation.rule_catalogue import ThresholdRule
@@ -370,10 +371,9 @@ def run_audit(
         InputError: see `workflow_run.run_config`.
     """
     with locked(root / "results" / config["experiment"]) as (results, lock):
-        if arrays is not None:
-            write_source(results / ARRAYS, arrays)
+        replaced_arrays = None if arrays is None else write_source(results / ARRAYS, arrays)
+        kept = results / PREPARATION
         if preparation is not None:
-            kept = results / PREPARATION
             if kept.exists():  # since the records were read
                 raise InputError(f"{kept} was written meanwhile; run again")
             write_text(kept, preparation)
@@ -381,16 +381,17 @@ def run_audit(
         path = results / (COST if targets else CONFIG)
         has_results = any(any(results.glob(name)) for name in _RESULTS)
         earlier = path.read_text(encoding="utf-8") if path.exists() else None
-        replaces_results = write_config(path, config, by=by) and has_results and not targets
+        has_other_config = write_config(path, config, by=by)
+        is_another = has_other_config or replaced_arrays is not None
         has_begun = False
 
         def begin(experiment: Experiment) -> None:
             nonlocal has_begun
             has_begun = True
-            if replaces_results:
+            if is_another and has_results and not targets:
                 print(
-                    f"note: {results.name} had another config, whose results are replaced; give a"
-                    " name to keep both",
+                    f"note: {results.name} had another config or other arrays, whose results are"
+                    " replaced; give a name to keep both",
                     file=sys.stderr,
                 )
             if before_jobs is not None:
@@ -410,4 +411,8 @@ def run_audit(
         finally:
             if not has_begun and earlier is not None:  # the results are of the earlier config
                 write_text(path, earlier)
+                if replaced_arrays is not None:
+                    write_atomically(results / ARRAYS, methodcaller("write", replaced_arrays))
+                if preparation is not None:
+                    kept.unlink(missing_ok=True)
     return results

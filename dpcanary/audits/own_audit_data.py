@@ -192,8 +192,11 @@ def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes")
     return source
 
 
-def write_source(path: Path, source: Source) -> None:
+def write_source(path: Path, source: Source) -> bytes | None:
     """Writes records as a file that a config can name; not again if it holds them already.
+
+    Returns:
+        The content of the file that it replaces; None if it replaces none.
 
     Raises:
         InputError: if the file cannot be written.
@@ -202,10 +205,14 @@ def write_source(path: Path, source: Source) -> None:
         "features": source.training.features,
         "labels": source.training.labels,
     }
+    replaced = None
     if path.exists():
         written = read_npz(path)
         if written.keys() == arrays.keys() and all(
-            np.array_equal(written[name], array) for name, array in arrays.items()
+            written[name].dtype == array.dtype and np.array_equal(written[name], array)
+            for name, array in arrays.items()
         ):
-            return
+            return None
+        replaced = path.read_bytes()
     write_atomically(path, lambda file: np.savez(file, **arrays))
+    return replaced

@@ -110,14 +110,23 @@ def test_sources_and_numbers_that_cannot_be_audited_here_are_named():
 def test_arrays_are_written_once(tmp_path):
     features, labels = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
     path, before, changed = tmp_path / "arrays.npz", 0, (features + 1, labels)
-    every = [(features, labels), (features, labels), changed, (features + 1, labels[::-1])]
-    for arrays, is_new in zip(every, (True, False, True, True), strict=True):
-        write_source(path, source_of_arrays(*arrays))
+    integers = (features.astype(np.int64) + 1, labels[::-1])
+    every = [
+        (features, labels),
+        (features, labels),
+        changed,
+        (features + 1, labels[::-1]),
+        integers,
+    ]
+    for arrays, is_new in zip(every, (True, False, True, True, True), strict=True):
+        content = path.read_bytes() if path.exists() else None
+        assert write_source(path, source_of_arrays(*arrays)) == (content if is_new else None)
         assert (path.stat().st_mtime_ns != before) == is_new
         before = path.stat().st_mtime_ns
         written = load_source(str(path)).training
         np.testing.assert_array_equal(written.features, arrays[0])
         np.testing.assert_array_equal(written.labels, arrays[1])
+        assert written.features.dtype == arrays[0].dtype
     classes = source_of_arrays(features, labels / 1.0).training.labels
     assert (classes.dtype, classes.tolist()) == (np.int64, labels.tolist())
     with pytest.raises(InputError, match="all records have the same label"):
@@ -153,6 +162,38 @@ def test_another_config_is_noted_where_it_replaces_results(tmp_path, monkeypatch
     assert (tmp_path / "results/mine/audit.yaml").read_text() == written
     assert "seed: 3" in written
     assert capsys.readouterr().err == ""
+
+
+def test_other_arrays_are_noted_and_a_call_that_is_refused_leaves_the_earlier_ones(
+    tmp_path, monkeypatch, capsys
+):
+    run = Mock(side_effect=lambda path, *, before_jobs, **options: before_jobs(None))
+    monkeypatch.setattr("dpcanary.audits.own_audit.run_snakemake", run)
+    labels, written = [0, 1] * 6, tmp_path / "results/audit/arrays.npz"
+
+    def audit(value: float) -> None:
+        features = np.full((12, 2), value)
+        dpcanary.audit(
+            features, labels, delta=1e-5, num_steps=3, target_epsilon=9.0, folder=tmp_path
+        )
+
+    monkeypatch.setattr("dpcanary.audits.own_audit.AuditResults", Mock())
+    for value, is_noted in ((1.0, False), (1.0, False), (2.0, True)):
+        audit(value)
+        assert ("had another config or other arrays" in capsys.readouterr().err) == is_noted
+        (tmp_path / "results/audit/summary.tsv").touch()
+    run.side_effect = InputError("refused before its jobs")
+    files = {path: path.read_bytes() for path in written.parent.iterdir()}
+    for options in ({}, {"arrays": source_of_arrays(np.ones((12, 2)), labels)}):
+        with pytest.raises(InputError, match="refused before its jobs"):
+            run_audit(
+                {**config_with(), "experiment": "audit"},
+                root=tmp_path,
+                by="a test",
+                preparation="new",
+                **options,
+            )
+        assert {path: path.read_bytes() for path in written.parent.iterdir()} == files
 
 
 @pytest.mark.parametrize(("mode", "way"), [
