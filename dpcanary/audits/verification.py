@@ -92,7 +92,7 @@ class Verification:
     @property
     def exit_status(self) -> int:
         """0 if every number is what its evidence gives."""
-        statuses = {file.status for file in self.files}
+        statuses = {*(file.status for file in self.files), *["unverifiable"] * bool(self.error)}
         return next((status for name, status in EXIT.items() if name in statuses), 0)
 
     def __str__(self) -> str:

@@ -292,15 +292,16 @@ def test_a_file_is_close_if_all_that_differs_is(tmp_path, case) -> None:
 
 
 def test_the_exit_status_is_that_of_the_worst_file():
-    for statuses, ending in [
-        (["same", "close", "not of this config"], 0),
-        (["unverifiable", "same"], 6),
-        (["unverifiable", "stale"], 5),
-        (["stale", "missing"], 4),
-        (["missing", "changed", "unverifiable"], 3),
+    for statuses, error, ending in [
+        (["same", "close", "not of this config"], "", 0),
+        (["unverifiable", "same"], "", 6),
+        (["same"], "a job failed", 6),
+        (["unverifiable", "stale"], "a job failed", 5),
+        (["stale", "missing"], "", 4),
+        (["missing", "changed", "unverifiable"], "", 3),
     ]:
         files = tuple(Verified(status, status) for status in statuses)
-        verification = Verification(files, ("shards/a/00000.npz",), 5, "", 1.0)
+        verification = Verification(files, ("shards/a/00000.npz",), 5, error, 1.0)
         assert verification.exit_status == ending
         assert ("must not be believed" in str(verification)) == bool(ending)
         assert "Of 5 shards and other trained models, 1 were" in str(verification)
