@@ -197,10 +197,9 @@ def verify_results(
         left = _files_in(results, observed)
         as_they_are = {*left} - {*replayed}
         files = _with_figures([*_compared(results, copy, as_they_are, is_whole=not error)])
-    verification = Verification(
-        files, replayed, len(left), error, time.monotonic() - start, archive or ""
-    )
-    _note(results, verification)
+        seconds = time.monotonic() - start
+        verification = Verification(files, replayed, len(left), error, seconds, archive or "")
+        _note(results, verification)  # before another run may write a summary
     return verification
 
 

@@ -22,6 +22,7 @@ from dpcanary.core.tsv_tables import write_table
 from dpcanary.errors import InputError
 from dpcanary.estimation.null_distributions.null_tables import cached_arrays
 from dpcanary.experiment.config_parsing import parse_experiment
+from dpcanary.experiment.results_lock import locked
 from dpcanary.reports.experiment_report import report_of_experiment
 
 RUN = [*DPCANARY, "run", "experiment.yaml", "--cores", "2"]
@@ -211,6 +212,22 @@ def test_critical_values_that_are_kept_here_are_no_evidence(cache, tmp_path, mon
     verify_results(results)
     assert seen == [2.0]
     assert critical(2.0) == 0.5  # what is kept stays as it is
+
+
+def test_the_summary_that_is_noted_is_the_one_that_was_compared(tmp_path, monkeypatch) -> None:
+    """No other run can write one before verified.json is there."""
+    (results := tmp_path / "results/study").mkdir(parents=True)
+    (results / "experiment.json").write_text(parse_experiment(TINY).to_json())
+    monkeypatch.setattr(verifying, "_make", lambda *_: None)
+
+    def note(*_: object) -> None:
+        with pytest.raises(InputError, match="another run"), locked(results):
+            pass
+        write_text(results / "verified.json", "{}")
+
+    monkeypatch.setattr(verifying, "_note", note)
+    verify_results(results)
+    assert (results / "verified.json").exists()
 
 
 @pytest.mark.parametrize("folder", ["results/study", "kept/study"])
