@@ -27,7 +27,7 @@ from dpcanary.core.provenance import CRATE, KEY, VERIFIED, as_json, origins_in
 from dpcanary.core.sealed_tables import CHECKSUM, read_sealed_table, write_sealed_object
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.experiment.data_files import DataFiles
-from dpcanary.experiment.experiment_config import Experiment, Settings, read_experiment
+from dpcanary.experiment.experiment_config import Experiment, read_experiment
 from dpcanary.experiment.products import Product, Products
 from dpcanary.experiment.results_lock import locked
 from dpcanary.experiment.unplanned_looks import LOOKS
@@ -155,10 +155,9 @@ def verify_results(
             " data; leave out --replay, or verify the results of the training"
         )
     error = ""
-    observed = () if archive else OBSERVED
     with (
         locked(results),
-        _copy(results, experiment.settings, observed) as copy,
+        _copy(results, experiment) as (copy, left),
         ThreadPoolExecutor(1) as pool,
     ):
         config = copy.parents[1] / "resolved.yaml"
@@ -177,11 +176,11 @@ def verify_results(
                 f"not everything could be recomputed, with the config's files looked up in"
                 f" {_base_of_paths(results)}: {reason}"
             )
-        chosen = _drawn(copy, replay, seed) if not error else []
-        for path in chosen:
-            path.unlink()
-        if chosen:
-            targets = [str(path.relative_to(copy.parents[1])) for path in chosen]
+        replayed = _drawn(left, replay, seed) if not error else ()
+        for name in replayed:
+            (copy / name).unlink()
+        if replayed:
+            targets = [str((copy / name).relative_to(copy.parents[1])) for name in replayed]
             _make(config, copy, TRAINING_RULES, targets, cores)
         for name in noise:  # only now: retraining needs what training had
             (copy / name).unlink(missing_ok=True)
@@ -193,8 +192,6 @@ def verify_results(
                 error
                 or f"the noise could not be calibrated again: {str(reason) or 'out of memory'}"
             )
-        replayed = tuple(str(path.relative_to(copy)) for path in chosen)
-        left = _files_in(results, observed)
         as_they_are = {*left} - {*replayed}
         files = _with_figures([*_compared(results, copy, as_they_are, is_whole=not error)])
         seconds = time.monotonic() - start
@@ -204,8 +201,9 @@ def verify_results(
 
 
 @contextmanager
-def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterator[Path]:
+def _copy(results: Path, experiment: Experiment) -> Iterator[tuple[Path, list[str]]]:
     """A folder with what training has left, and beside it all else that jobs may read."""
+    settings, left = experiment.settings, _observed(results, experiment)
     with TemporaryDirectory(prefix="dpcanary-verify-") as folder:
         root, copy = Path(folder), Path(folder) / "results" / settings.experiment
         copy.mkdir(parents=True)
@@ -217,7 +215,7 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
         for file in (Path(file) for name in settings.datasets for file in data_files.of(name)):
             if file.parts[0] == "results":  # such as the preparation of an audit's own table
                 _link(root / file, base / file)
-        for name in _files_in(results, observed):
+        for name in left:
             _link(copy / name, results / name)
         if (results / LOOKS).exists():  # figures say at which numbers of runs bounds were seen
             _link(copy / LOOKS, results / LOOKS)
@@ -226,7 +224,7 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
         if settings.archive:  # which may lie among results, or above the folder
             variables["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(base)
         with patch.dict(os.environ, variables):
-            yield copy
+            yield copy, left
 
 
 def _base_of_paths(results: Path) -> Path:
@@ -260,10 +258,18 @@ def _recomputed_noise(noise: Mapping[str, tuple[Product, NoiseStage]]) -> dict[s
     return {name: cached_noise(stage) for name, (_, stage) in noise.items()}
 
 
-def _files_in(results: Path, kinds: Sequence[str]) -> list[str]:
-    """The files of some kinds, by their paths below the results."""
-    paths = (path for kind in kinds for path in sorted((results / kind).rglob("*.npz")))
-    return [str(path.relative_to(results)) for path in paths]
+def _observed(results: Path, experiment: Experiment) -> list[str]:
+    """What training has left of the files that a config needs, by their paths below the results."""
+    if experiment.settings.archive:
+        return []
+    products, needed = Products(experiment), set[str]()
+    for name in experiment.first_audits.values():
+        folder, shards = products.shards(name).path, experiment.audits[name].shards
+        needed |= {f"{folder}/{shard}.npz" for shard in shards}
+        for models in (products.pretrained, products.reference, products.optimised):
+            needed |= {product.path for product in models(name)}
+    paths = (path for kind in OBSERVED for path in sorted((results / kind).rglob("*.npz")))
+    return [name for name in (str(path.relative_to(results)) for path in paths) if name in needed]
 
 
 def _make(
@@ -285,10 +291,9 @@ def _make(
         raise InputError(str(reason).replace(f"{root}{os.sep}", "")) from None
 
 
-def _drawn(copy: Path, count: int, seed: int) -> list[Path]:
-    left = _files_in(copy, OBSERVED)
+def _drawn(left: Sequence[str], count: int, seed: int) -> tuple[str, ...]:
     chosen = np.random.default_rng(seed).permutation(len(left))[:count]
-    return [copy / left[index] for index in sorted(chosen)]
+    return tuple(left[index] for index in sorted(chosen))
 
 
 def _compared(

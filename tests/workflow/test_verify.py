@@ -214,6 +214,30 @@ def test_critical_values_that_are_kept_here_are_no_evidence(cache, tmp_path, mon
     assert critical(2.0) == 0.5  # what is kept stays as it is
 
 
+def test_shards_that_the_config_lacks_are_neither_counted_nor_retrained(
+    tmp_path, monkeypatch
+) -> None:
+    """As after fewer runs, another name of an audit, or one without a reference model."""
+    (results := tmp_path / "results/study").mkdir(parents=True)
+    experiment = parse_experiment(DRAWN)
+    (results / "experiment.json").write_text(experiment.to_json())
+    own = [f"shards/{audit}/00000.npz" for audit in (FIRST, SECOND)]
+    older = {f"shards/{FIRST}/00001.npz", "shards/older/00000.npz", "reference/older.npz"}
+    for name in (*own, *older):
+        write_text(results / name, name)
+
+    def make(_: Path, copy: Path, rules: object, targets: list[str], cores: object) -> None:
+        if rules == verifying.TRAINING_RULES:
+            for name in own:
+                write_text(copy / name, name)
+
+    monkeypatch.setattr(verifying, "_make", make)
+    verification = verify_results(results, replay=9)
+    assert (verification.num_observed, verification.replayed) == (2, tuple(own))
+    assert by_status(verification, "same") == {*own}
+    assert by_status(verification, "not of this config") == {*older, "experiment.json"}
+
+
 def test_the_summary_that_is_noted_is_the_one_that_was_compared(tmp_path, monkeypatch) -> None:
     """No other run can write one before verified.json is there."""
     (results := tmp_path / "results/study").mkdir(parents=True)
