@@ -177,7 +177,16 @@ def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:
     mean = np.asarray(total / count)
     squares = sum(((features[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
     deviation = np.sqrt(np.asarray(squares / count))
-    return Scaling(mean, np.where(deviation > 0, deviation, 1.0))
+    lowest, highest = (
+        bound.reduce([bound.reduce(features[block], axis=axes, keepdims=True) for block in blocks])
+        for bound in (np.minimum, np.maximum)
+    )
+    # The mean of a constant may be rounded, and then its deviation is not 0.
+    is_constant = lowest == highest
+    return Scaling(
+        np.where(is_constant, lowest, mean),
+        np.where(is_constant | (deviation == 0), 1.0, deviation),
+    )
 
 
 def _scaling_of_labels(records: Records, indices: Indices) -> Scaling:

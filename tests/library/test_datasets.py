@@ -410,6 +410,21 @@ def test_splits(counts, way):
     np.testing.assert_allclose(split.scaling.deviation, np.where(deviation > 0, deviation, 1))
 
 
+@pytest.mark.parametrize("num_records", [5, 17, 90])
+def test_a_feature_that_is_constant_but_for_a_private_record_is_not_scaled(num_records):
+    """In double precision, the mean of many 0.1 is not 0.1."""
+    labels, features = np.arange(num_records) % 2, np.full((num_records, 2), 0.1)
+    features[:, 1] = labels
+    options = {"num_records": 2, "seed": 0, "balanced": False}
+    [row, _] = split_records(source_of(features=features, labels=labels), **options).private_rows
+    features[row, 0] = 0.2
+    split = split_records(source_of(features=features, labels=labels), **options)
+    np.testing.assert_allclose(split.private.features[:, 0], [0.1, 0.0], rtol=1e-6)
+    for part in (split.auxiliary, split.test):
+        assert not part.features[:, 0].any()
+    np.testing.assert_array_equal(split.scaling.deviation[0, 0], 1.0)
+
+
 def test_a_balanced_split_leaves_a_record_of_each_class():
     labels = np.repeat([0, 1, 2], [21, 49, 50])
     split = split_records(source_of(labels=labels), num_records=60, seed=1)
