@@ -7,6 +7,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from dpcanary.accounting.mechanism import steps_of_epochs
@@ -74,7 +75,7 @@ def config_of(
     config: dict[str, Any] = {"experiment": name, **_stated(shared)}
     if slots != 1:  # valid however the slots of a run influence each other
         config.setdefault("threshold_rules", [ThresholdRule.MAHLOUJIFAR.value])
-    config |= {"datasets": {_DATASET: data.settings}, "audits": {_SWEEP: audit}}
+    config |= {"datasets": {_DATASET: _stated(data.settings)}, "audits": {_SWEEP: audit}}
     config["figures"] = {
         kind: {"kind": kind, "sweeps": [_SWEEP]} for kind in _figures(several_slots=slots != 1)
     }
@@ -180,11 +181,16 @@ def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
 
 def _stated(values: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that have a value, as a config states them."""
-    return {
-        key: value.value if isinstance(value, Choice) else value
-        for key, value in values.items()
-        if value is not None
-    }
+    return {key: _plain(value) for key, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML can hold it: without the types of this library and of NumPy."""
+    if isinstance(value, Choice):
+        return value.value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return type(value)(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _interval(num_steps: int) -> int:

@@ -90,6 +90,22 @@ def test_a_written_config_is_one_that_can_be_read(tmp_path):
     assert [*experiment.settings.figures] == ["epsilon_by_step", "score_histograms", "trade_off"]
 
 
+def test_numbers_of_numpy_are_written_as_those_of_python():
+    """As `for noise in np.linspace(...)` gives them."""
+    digits = read_source("digits")
+    data = audited_data(digits, source="digits", num_records=np.int64(100))
+    keys = {
+        "canary": np.array(["gradient", "natural"]), "sample_rate": np.float32(0.5),
+        "num_steps": np.int64(60), "noise_multiplier": [np.float64(5.0)], "num_runs": np.int32(40),
+    }  # fmt: skip
+    config = config_of(data, name="mine", shared={"delta": np.float64(1e-5)}, keys=keys)
+    own = audited_data(digits, source="digits", num_records=100)
+    own_keys = KEYS | {"noise_multiplier": [5.0]}
+    assert yaml.safe_dump(config) == yaml.safe_dump(
+        config_of(own, name="mine", shared=SHARED, keys=own_keys)
+    )
+
+
 @pytest.mark.parametrize("num_runs", [1, 40])
 def test_many_canaries_in_a_model_get_a_rule_that_needs_no_independence(num_runs):
     config = config_with(canary="gradient", num_slots=20, num_runs=num_runs)
