@@ -213,14 +213,16 @@ def _header(path: Path) -> tuple[str, list[str]]:
     with _reading(path):
         stream = gzip.open if path.suffix == ".gz" else open
         with stream(path, "rb") as file:
-            first = file.readline(_MOST_HEADER_BYTES)
+            # Lines may end with a carriage return alone.
+            first = b"".join(file.readline(_MOST_HEADER_BYTES).splitlines()[:1])
     try:
         line = first.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: its header is not UTF-8; {SAVE_AS_UTF8}") from None
     unquoted = re.sub('"[^"]*"', "", line)
     delimiter = max(usual + _DELIMITERS, key=unquoted.count)
-    return delimiter, next(csv.reader([line], delimiter=delimiter), [])
+    with _reading(path):
+        return delimiter, next(csv.reader([line], delimiter=delimiter), [])
 
 
 def _check_names(path: Path, names: list[str], label_column: str) -> None:

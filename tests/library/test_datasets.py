@@ -599,6 +599,7 @@ FILE_REFUSALS = [
     (parquet, {"label": np.where(ROWS == 4, np.nan, ROWS % 2)}, "1 missing       left to you: rem"),
     (csv, "größe,label\n1.5,0\n2.5,1\n", "mine.csv: its header is not UTF-8; save the table"),
     (csv, "a,label\n1.5,nö\n2.5,ja\n", "the texts in column 'label' are not UTF-8; save the t"),
+    (csv, f"{'a' * 200_000},label\n1,0\n2,1\n", "mine.csv is not a whole table (field larger"),
     (csv, "a,b,a,label\n1,2,3,0\n4,5,6,1\n", "mine.csv has several columns 'a'; rename or dr"),
 ]
 

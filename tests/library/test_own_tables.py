@@ -414,6 +414,7 @@ SAME = {
     "semicolons": lambda table: table.to_csv("a.csv", sep=";", decimal=",", index=False),
     "tabs": lambda table: table.to_csv("a.tsv", sep="\t", index=False),
     "marked": lambda table: table.to_csv("a.csv", sep="|", encoding="utf-8-sig", index=False),
+    "carriage returns": lambda table: table.to_csv("a.csv", lineterminator="\r", index=False),
     "parquet": lambda table: table.to_parquet("a.parquet"),
     "folder": write_parts,
 }
