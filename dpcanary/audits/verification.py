@@ -212,7 +212,7 @@ def _copy(results: Path, experiment: Experiment) -> Iterator[tuple[Path, list[st
             if beside.name not in ("results", ".snakemake"):
                 (root / beside.name).symlink_to(beside)
         data_files = DataFiles(settings, folder=base)
-        for file in (Path(file) for name in settings.datasets for file in data_files.of(name)):
+        for file in {Path(file) for name in settings.datasets for file in data_files.of(name)}:
             if file.parts[0] == "results":  # such as the preparation of an audit's own table
                 _link(root / file, base / file)
         for name in left:

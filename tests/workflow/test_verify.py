@@ -259,8 +259,8 @@ def test_paths_of_a_config_begin_beside_results_or_else_where_verify_runs(
     folder, tmp_path, monkeypatch
 ) -> None:
     (results := tmp_path / folder).mkdir(parents=True)
-    content = {**TINY, "datasets": {**TINY["datasets"], "own": {"source": "mine.csv"}}}
-    content["datasets"]["own"]["num_records"] = 20
+    own = {"source": "mine.csv", "preparation": "results/it/preparation.yaml", "num_records": 20}
+    content = {**TINY, "datasets": {**TINY["datasets"], "own": own, "own_again": own}}
     (results / "experiment.json").write_text(parse_experiment(content).to_json())
     here = tmp_path / "here"
     for place in (tmp_path, here):
