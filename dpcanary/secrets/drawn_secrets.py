@@ -17,7 +17,7 @@ from dpcanary.core.argument_checks import checked_count
 from dpcanary.core.files import read_json, sha256_of_text, write_new_and_private
 from dpcanary.core.randomness import generator
 from dpcanary.errors import InputError
-from dpcanary.secrets.predictors import checked_cells
+from dpcanary.secrets.predictors import check_column, checked_cells
 from dpcanary.secrets.ranking import Candidates, Ranking, Score, rank_of_truth
 from dpcanary.secrets.secret_laws import Law, Purpose
 
@@ -275,14 +275,13 @@ class Secrets:
             as_type: makes a cell of a secret, such as `int`.
 
         Raises:
-            InputError: if there are fewer rows than secrets, or the column does not exist and there
-                are more.
+            InputError: if there are fewer rows than secrets, if the column does not exist and there
+                are more, or if an array cannot hold the secrets.
         """
         rows, cells = self.rows(len(table)), [as_type(value) for value in self.values]
         copy = table.copy()
         if not isinstance(copy, pd.DataFrame):
-            if isinstance(column, str):
-                raise InputError(f"the table is an array: give a column's index, not {column!r}")
+            check_column(copy, column)
             copy[rows, column] = checked_cells(cells, copy.dtype)
             return copy
         if len(rows) == len(copy):
@@ -356,9 +355,10 @@ def _check_template(template: str, names: tuple[str, ...], count: int) -> None:
     if not template:
         return
     try:
-        fields = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
+        parts = [*Formatter().parse(template)]
     except ValueError:
-        fields = {""}
+        parts = [("", "", "", "")]
+    fields = {field for _, field, _, _ in parts if field is not None}
     if not fields <= {"secret", "index", "name"}:
         raise InputError(
             f"the template {template!r} may have {{secret}}, {{index}} and {{name}}; write other"
@@ -366,6 +366,10 @@ def _check_template(template: str, names: tuple[str, ...], count: int) -> None:
         )
     if "secret" not in fields:
         raise InputError(f"the template {template!r} has no {{secret}}")
+    if any(field == "secret" and (form or change) for _, field, form, change in parts):
+        raise InputError(
+            f"the template {template!r} changes the secret; write {{secret}} without ':' and '!'"
+        )
     if "name" in fields and not names:
         raise InputError(f"the template {template!r} has {{name}}: give names")
     if count > 1 and not fields & {"index", "name"}:

@@ -45,6 +45,7 @@ class SecretFeature:
         self.labels, self.as_type = np.asarray(labels), as_type
         if self.labels.shape != (len(records),):
             raise InputError(f"there are {len(records)} records and {self.labels.shape} labels")
+        check_column(records, column)
 
     def __call__(self, candidates: Candidates) -> Scores:
         """The label's log-probability, or minus the squared error, for each candidate."""
@@ -104,13 +105,37 @@ class SecretLabel:
         return np.log(np.maximum(chances, _LEAST))
 
 
+def check_column(table: Any, column: str | int) -> None:
+    """Refuses the name of a column that a data frame lacks, or an index that an array lacks.
+
+    Raises:
+        InputError: names the column.
+    """
+    if isinstance(table, pd.DataFrame):
+        if column not in table.columns:
+            raise InputError(f"the table has no column {column!r}")
+        return
+    if isinstance(column, str):
+        raise InputError(f"the table is an array: give a column's index, not {column!r}")
+    shape = np.shape(table)
+    if len(shape) != 2 or not -shape[1] <= column < shape[1]:
+        raise InputError(f"the table is an array of shape {shape}: it has no column {column}")
+
+
 def checked_cells(cells: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Cells as an array of this type.
 
     Raises:
-        InputError: if a text is cut or a whole number is rounded: the array holds other secrets.
+        InputError: if one cannot be of this type, a text is cut or a whole number is rounded: the
+            array would hold other secrets.
     """
-    array = np.asarray(cells).astype(dtype)
+    try:
+        array = np.asarray(cells).astype(dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the array is of type {dtype}, which cannot hold the secrets ({error}): make cells of"
+            " this type by as_type, or give an array of type object"
+        ) from None
     for cell, held in zip(cells, array.tolist(), strict=True):
         if not _is_held(cell, held):
             raise InputError(
@@ -130,7 +155,7 @@ def _is_held(cell: Any, held: Any) -> bool:
         return True  # no numbers
     if not number.is_finite() or number == other:
         return True
-    return number % 1 != 0 and isclose(number, other, rel_tol=_ROUNDING)
+    return number != number.to_integral_value() and isclose(number, other, rel_tol=_ROUNDING)
 
 
 def _row(records: Any, index: int) -> Any:

@@ -202,8 +202,11 @@ def of_arms(*values: str, **options: int):
     return lambda: Secrets.of_values(values, words(["treated", "control"]), **options)
 
 
-def inserted(table: object, column: str):
-    return lambda: Secrets.draw(digits(3), 4, seed=0).insert_into_table(table, column)
+CODES = digits(3)
+
+
+def inserted(table: object, column: str | int, law: Law = CODES, as_type: type = str):
+    return lambda: Secrets.draw(law, 4, seed=0).insert_into_table(table, column, as_type=as_type)
 
 
 @pytest.mark.parametrize(("call", "message"), [
@@ -226,7 +229,16 @@ def inserted(table: object, column: str):
     (templated("{name}: {secret}", "Ada", "Ada"), "as many names, all different"),
     (templated("{index} {secret} {}"), "write other braces twice"),
     (templated("{index} {secret"), "write other braces twice"),
+    (templated("{index} {secret:04d}"), "changes the secret"),
+    (templated("{index} {secret:.2}"), "changes the secret"),
+    (templated("{index} {secret!r}"), "changes the secret"),
     (inserted(np.zeros((10, 2)), "code"), "give a column's index, not 'code'"),
+    (inserted(np.zeros((10, 2)), 2), r"of shape \(10, 2\): it has no column 2"),
+    (inserted(np.zeros((10, 2)), -3), "it has no column -3"),
+    (inserted(np.zeros(10), 0), "it has no column 0"),
+    (inserted(np.zeros((10, 2)), 0, words(["a", "b"])), "cannot hold the secrets"),
+    (inserted(np.zeros((10, 2), int), 0, digits(30), int), "cannot hold the secrets"),
+    (inserted(np.zeros((10, 2)), 0, digits(30), int), r"becomes .*e\+"),
     (inserted(pd.DataFrame({"code": range(10)}), "new"), "no column 'new'"),
     (inserted(pd.DataFrame({"code": range(3)}), "code"), "4 secrets for 3 rows"),
     (lambda: ranked([np.nan] * 100), "a score of secret 0 is NaN"),

@@ -187,6 +187,8 @@ def test_features_are_scored_by_what_a_model_predicts_with_them(as_frame):
         assert secrets.rank(score).ranks.tolist() == [1, 1, 100]
     with pytest.raises(InputError, match="3 records and"):
         SecretFeature(chances, records, [1, 1], column)
+    with pytest.raises(InputError, match=r"no column 'cod'|give a column's index, not 'cod'"):
+        SecretFeature(chances, records, [1, 1, 0], "cod")
     for label in (0.4, 2, -1):
         wrong = SecretFeature(chances, records, [label] * 3, column, as_type=float)
         with pytest.raises(InputError, match=f"the label of secret 0 is {label}.*2 columns"):
