@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpcanary.core.files import sha256_of_file, write_text
-from dpcanary.core.provenance import CRATE, check_origin, origins_in
+from dpcanary.core.provenance import CRATE, check_origin, origins_in, text_of_png
 from dpcanary.errors import InputError
 from dpcanary.experiment.experiment_config import read_experiment
 from dpcanary.experiment.products import Product, Products
@@ -178,11 +178,14 @@ def _steps(products: Products, results: Path) -> Iterator[_Made]:
     for figure in figures:
         shown = []
         if rows := figure.inputs.get("summary"):
-            own = f"summaries/{Path(figure.name).name}.tsv"
-            shown = [own if (results / own).exists() else _SUMMARY]
+            shown = [f"summaries/{Path(figure.name).name}.tsv"]
             tables[shown[0]] = [*rows]
-        yield _Made(figure.name, _files(figure, results), [*shown, *_read([figure], results)])
+        files = _files(figure, results)
+        _check_figure(figure, files, results)
+        yield _Made(figure.name, files, [*shown, *_read([figure], results)])
     for table, rows in tables.items():
+        if {*origins_in(results / table)} != {row.origin for row in rows}:
+            raise _outdated(results / table)
         yield _Made(table.removesuffix(".tsv"), [table], _read(rows, results))
     rows = [row for shown in tables.values() for row in shown]
     for product in _walked([needed for end in [*rows, *figures] for _, needed in _inputs(end)]):
@@ -234,6 +237,20 @@ def _files(product: Product, results: Path) -> list[str]:
     if kind == "accounting":
         paths.append(f"profiles/{name}.tsv")
     return [path for path in paths if (results / path).exists()]
+
+
+def _check_figure(figure: Product, files: Sequence[str], results: Path) -> None:
+    """Raises `InputError` if a file of a figure is missing, or it was drawn with another config."""
+    for path in (results / file for file in files):
+        if not path.exists() or (path.suffix == ".png" and text_of_png(path) != figure.origin):
+            raise _outdated(path)
+
+
+def _outdated(path: Path) -> InputError:
+    return InputError(
+        f"{path} is missing, or was not made with the config beside it: run the workflow on this"
+        " config, then describe its results again"
+    )
 
 
 def _check(product: Product, files: Sequence[str], results: Path) -> None:

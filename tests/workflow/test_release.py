@@ -418,6 +418,19 @@ def test_what_is_damaged_is_not_described(crate: Path, tmp_path: Path) -> None:
     shutil.copy(place / "scores/module.npz", place / "scores/grid-final_sum.npz")
     with pytest.raises(InputError, match="is scores/module, not scores/grid-final_sum"):
         write_crate(place, license="MIT")
+    shutil.copy(crate / "scores/grid-final_sum.npz", place / "scores")
+    for name, other, message in (
+        ("figures/trade_off.png", "figures/curves.png", r"trade_off\.png is missing, or was not"),
+        ("figures/curves.pdf", None, r"curves\.pdf is missing, or was not made with the config"),
+        ("summaries/trade_off.tsv", "summary.tsv", r"trade_off\.tsv is missing, or was not made"),
+        ("summaries/curves.tsv", None, r"summaries/curves\.tsv does not exist"),
+    ):
+        (place / name).unlink()
+        if other:
+            shutil.copy(crate / other, place / name)
+        with pytest.raises(InputError, match=message):
+            write_crate(place, license="MIT")
+        shutil.copy(crate / name, place / name)
     with pytest.raises(InputError, match="license 'none of them'"):
         write_crate(crate, license="none of them")
     assert not (place / CRATE).exists()
