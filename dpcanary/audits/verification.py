@@ -381,6 +381,9 @@ def _cells(path: Path) -> pd.DataFrame:
 
 
 def _close(left: str, right: str) -> bool:
+    """Whether two numbers differ as rounding makes them; counts and seeds are not rounded."""
+    if left.isdecimal() and right.isdecimal():
+        return left == right
     try:
         return bool(np.isclose(float(left), float(right), rtol=CLOSE, atol=0.0, equal_nan=True))
     except ValueError:
@@ -401,11 +404,11 @@ def _archives(ours: Path, recomputed: Path) -> tuple[str, bool]:
     wrong = [
         name
         for name, values in arrays.items()
-        if values.shape != others[name].shape
+        if (values.shape, values.dtype) != (others[name].shape, others[name].dtype)
         or not np.array_equal(values, others[name], equal_nan=values.dtype.kind == "f")
     ]
     is_close = all(
-        arrays[name].shape == others[name].shape
+        (arrays[name].shape, arrays[name].dtype) == (others[name].shape, others[name].dtype)
         and arrays[name].dtype.kind == "f"
         and _arrays_are_close(arrays[name], others[name])
         for name in wrong

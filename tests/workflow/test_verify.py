@@ -302,12 +302,18 @@ COMPARED: list[tuple[Any, Any, str, str]] = [
     (KNOWN, KNOWN | {"a": 1.1, "c": 4}, "changed", "a, c differ"),
     (KNOWN, KNOWN | {"b": "y"}, "changed", "b differ"),
     (KNOWN, {"a": 1.0, "b": "x"}, "changed", "c differ"),
+    # Counts and seeds are not rounded.
+    (KNOWN | {"c": 10**6}, KNOWN | {"c": 10**6 + 1}, "changed", "c differ"),
+    (KNOWN | {"c": 1e6 + 0.5}, KNOWN | {"c": 10**6 + 1}, "close", "c differ"),
+    (of_epsilons(2**48, 8), of_epsilons(2**48 + 9, 8), "changed", "1 cells differ: epsilon"),
     # Close is close beside the largest number, and what the precision gives.
     (numbers(), numbers(1e-5, 1e-5), "close", "numbers differ in x"),
     (numbers(), numbers(1e-3), "changed", "numbers differ in x"),
     (np.float32(numbers()), np.float32(numbers(1e-3, 0.02)), "close", "numbers differ in x"),
     (np.float32(numbers()), np.float32(numbers(0, 0.1)), "changed", "numbers differ in x"),
     (np.float32(numbers()), np.float32(numbers(0, np.nan)), "changed", "numbers differ in x"),
+    (np.float32(numbers()), numbers(0, 0.02), "changed", "numbers differ in x"),
+    (np.arange(3), np.arange(3, dtype=np.int8), "changed", "numbers differ in x"),
 ]
 
 
