@@ -48,7 +48,7 @@ def name_of(source: str) -> str:
         'my-records-1'
     """
     name = Path(source).name.lower().removesuffix(".gz")
-    return re.sub("[^a-z0-9_]+", "-", Path(name).stem).strip("-") or "audit"
+    return re.sub("[^a-z0-9_]+", "-", Path(name).stem).lstrip("-_").rstrip("-") or "audit"
 
 
 def config_of(
@@ -283,8 +283,9 @@ def audit(
     is_path = isinstance(features, str | Path)
     if is_path == (labels is not None):
         raise InputError("give features and labels as arrays, or the path of a file alone")
-    if not is_path and label_column != "label":
-        raise InputError("label_column is for the path of a table, not for arrays; leave it out")
+    for key, is_given in {"label_column": label_column != "label", "prepare": prepare}.items():
+        if is_given and not is_path:
+            raise InputError(f"{key} is for the path of a table, not for arrays; leave it out")
     own_name = name or (name_of(str(features)) if is_path else "audit")
     kept = preparation = None
     label_kind = label_kind_of(keys.get("loss", Loss.CROSS_ENTROPY))

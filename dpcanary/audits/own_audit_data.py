@@ -9,7 +9,7 @@ import numpy as np
 from dpcanary.core.files import read_npz, write_atomically
 from dpcanary.data.own_files import class_labels
 from dpcanary.data.record_source import KNOWN_SOURCES, Source
-from dpcanary.data.records import number_labels, records_from
+from dpcanary.data.records import checked_array, number_labels, records_from
 from dpcanary.data.sources import check_labels, load_source
 from dpcanary.errors import InputError
 from dpcanary.training.training_settings import Loss
@@ -184,9 +184,8 @@ def source_of_arrays(features: Any, labels: Any, *, label_kind: str = "classes")
     Raises:
         InputError: if they are no records, or have a number that is NaN or infinite.
     """
-    checked = (number_labels if label_kind == "numbers" else class_labels)(
-        "labels", np.asarray(labels)
-    )
+    array = checked_array("labels", labels, kinds="fiub")
+    checked = (number_labels if label_kind == "numbers" else class_labels)("labels", array)
     source = Source("the arrays", records_from("features and labels", features, checked))
     check_labels(source)
     return source

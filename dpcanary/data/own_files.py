@@ -104,7 +104,8 @@ def read_arrays_of(path: Path, *, label_kind: str = "classes") -> Source:
     has_test = "test_features" in arrays or "test_labels" in arrays
     prefixes = ("", "test_") if has_test else ("",)
     parts = [_part(path, arrays, prefix, label_kind) for prefix in prefixes]
-    _check_sizes(f"{path}: array 'features'", parts[0].features)
+    for prefix, part in zip(prefixes, parts, strict=True):
+        _check_sizes(f"{path}: array '{prefix}features'", part.features)
     names = tuple(map(str, arrays.get("record_names", ())))
     return Source(str(path), *parts, names=names)
 

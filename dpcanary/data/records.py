@@ -33,10 +33,10 @@ class Records:
     labels: Labels
 
     def __post_init__(self) -> None:
-        labels = _array("labels", self.labels, kinds="fiub")
+        labels = checked_array("labels", self.labels, kinds="fiub")
         if labels.size == 0:  # NumPy makes floats of an empty list
             labels = labels.astype(np.int64)
-        object.__setattr__(self, "features", _array("features", self.features, kinds="fiuU"))
+        object.__setattr__(self, "features", checked_array("features", self.features, kinds="fiuU"))
         check = number_labels if labels.dtype.kind == "f" else integer_labels
         object.__setattr__(self, "labels", check("records", labels))
         if self.features.ndim == 0 or self.labels.shape != self.features.shape[:1]:
@@ -193,8 +193,12 @@ def number_labels(where: str, labels: NDArray[Any]) -> NDArray[np.float32]:
     raise InputError(f"{where}: labels must be finite numbers")
 
 
-def _array(name: str, values: object, *, kinds: str) -> NDArray[Any]:
-    """Values as an array of one of NumPy's kinds of types."""
+def checked_array(name: str, values: object, *, kinds: str) -> NDArray[Any]:
+    """Values as an array of one of NumPy's kinds of types.
+
+    Raises:
+        InputError: if they are not; it calls them `name`.
+    """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -73,6 +73,15 @@ def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected
     assert "serve the adversary, and its test part the test." in with_test.described
 
 
+@pytest.mark.parametrize(("source", "name"), [
+    ("a/Own data (1).csv", "own-data-1"), ("_data.csv", "data"), ("-_x_.csv.gz", "x_"),
+    ("__.csv", "audit"),
+])  # fmt: skip
+def test_a_name_that_a_file_gives_is_one_that_a_config_takes(source, name):
+    assert name_of(source) == name
+    assert config_of(DIGITS, name=name, shared=SHARED, keys=KEYS)["experiment"] == name
+
+
 def config_with(**keys: object) -> dict:
     return config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS | keys)
 
@@ -249,6 +258,8 @@ def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
         ),
         (["digits"], {"num_steps": None, "epochs": 1e308}, r"epochs is 1e\+308; it must be"),
         (arrays, {"label_column": "y"}, "label_column is for the path of a table, not for arr"),
+        (arrays, {"prepare": True}, "prepare is for the path of a table, not for arrays"),
+        ((arrays[0], [[1], [1, 2]]), {}, "records: labels cannot be made an array"),
         (["digits"], {"sample_rate": 0.1, "batch_size": 9}, "give sample_rate or batch_size, not"),
         (["digits"], {"batch_size": 891}, "batch_size is 891; it must be .* at most 890"),
     ]:

@@ -627,3 +627,6 @@ def test_vast_features(kind, where, tmp_path, caplog, refuses):
     [said] = caplog.messages
     assert f"{where} has values up to 1e+30: if they stand for missing ones" in said
     refuses(r"values up to 1e\+200, which cannot be standardised", read, 1e200)
+    test = {"test_features": np.full((2, 4), 1e200), "test_labels": [0, 1]}
+    message = r"array 'test_features' has values up to 1e\+200, which cannot be standardised"
+    refuses(message, load_source, npz(tmp_path, test))
