@@ -278,6 +278,7 @@ def estimate(
         if_reversed="add --lower-is-world0"
         + ("" if world_column == "world" or world0 else f", or --world0 LABEL of {world_column}"),
         if_weak="",
+        mechanism=mechanism if bounds[0].conversion is Conversion.SUBSAMPLED_GAUSSIAN else None,
     )
     shown = None
     if is_independent and not threshold_rule_named(bounds[0].threshold_rule).anytime:

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.printing import rounded_down
 from dpcanary.estimation.lower_bound import EpsilonEstimate, estimate_epsilon
 from dpcanary.estimation.rule_catalogue import ThresholdRule
@@ -16,16 +17,18 @@ def hint_of_zero(
     bound: EpsilonEstimate,
     if_reversed: str,
     if_weak: str,
+    mechanism: Mechanism | None = None,
 ) -> str:
     """What to try if a bound is 0; empty if it is not.
 
     Args:
         world0_scores: those that the bound is from.
         world1_scores: of world 1.
-        bound: by a rule and a conversion that need no further argument.
+        bound: by a rule that needs no further argument.
         if_reversed: what to do if low scores stand for world 0; after "If low scores stand for
             world 0, as losses do,".
         if_weak: a sentence on what else helps.
+        mechanism: that of the bound, if it is by conversion `subsampled_gaussian`.
     """
     if bound.epsilon_lower > 0:
         return ""
@@ -35,7 +38,6 @@ def hint_of_zero(
         delta=bound.delta,
         significance=bound.significance,
         threshold_rule=ThresholdRule.SIMULTANEOUS,
-        conversion=bound.conversion,
     )
     if most == 0:
         return "So few scores show little at best: make more runs."
@@ -46,6 +48,7 @@ def hint_of_zero(
         significance=bound.significance,
         threshold_rule=bound.threshold_rule,
         conversion=bound.conversion,
+        mechanism=mechanism,
     )
     if other.epsilon_lower > 0:
         return (

@@ -27,6 +27,7 @@ from dpcanary.cli import app, main, with_options
 from dpcanary.commands import estimate
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.gdp import gdp_epsilon
+from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_from_ranks
 from dpcanary.estimation.rule_catalogue import RULES
@@ -943,6 +944,11 @@ def test_the_exact_curves_of_a_training_need_its_rate_and_steps(tmp_path):
     own["mechanism"] = mechanism.under("add_remove")
     estimate = estimate_epsilon(**both, threshold_rule="simultaneous", **own)
     assert of_scores["epsilon_lower"] == estimate.epsilon_lower > 1
+    # The hint of a bound that is 0 is by these curves, too.
+    losses = [saved(tmp_path, "losses.npz", **{name: -both[name] for name in WORLDS}), *scores[1:]]
+    content = as_json(*asked, *losses, *rate, *steps)
+    assert content["bounds"][0]["epsilon_lower"] == 0
+    assert f"would be {rounded_down(estimate.epsilon_lower)}. If low" in content["hint"]
     # As `account` takes them.
     passes = ["--batch-size", "50", "--num-records", "200", "--epochs", "1.75"]
     assert as_json(*asked, *scores, *passes)["bounds"] == [of_scores]
