@@ -12,9 +12,8 @@ from scipy.stats import norm, rankdata
 
 from dpcanary.core.argument_checks import checked_real
 from dpcanary.core.gdp import gdp_epsilon
-from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import checked_worlds
-from dpcanary.estimation.power import runs_needed
+from dpcanary.estimation.error_rates import checked_significance, checked_worlds
+from dpcanary.estimation.power import TooManyRunsError, runs_needed
 
 _INTERVAL, _RESAMPLES = (0.05, 0.95), 2_000
 
@@ -67,7 +66,8 @@ def runs_after_pilot(
         InputError: if a score is NaN or an argument is out of range.
     """
     scores = checked_worlds(world0_scores, world1_scores)
-    exceed = checked_real("exceed", exceed)
+    exceed, power = checked_real("exceed", exceed), checked_real("power", power, most=1.0)
+    significance = checked_significance(significance)
     rng, mu = np.random.default_rng(0), _mu(*scores)
     resampled = [
         _mu(*(rng.choice(world_scores, len(world_scores)) for world_scores in scores))
@@ -91,7 +91,7 @@ def runs_after_pilot(
                 power=power,
                 significance=significance,
             )
-        except InputError:  # too near to the target: more runs than are tried
+        except TooManyRunsError:  # the epsilon is too near to the target
             return None
 
     needed = tuple(runs(*pair) for pair in zip(strengths, epsilons, strict=True))

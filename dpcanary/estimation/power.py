@@ -237,6 +237,10 @@ _MOST_AUDITS, _FEWEST_AUDITS, _RUNS = 4_000, 500, 40_000_000
 _FEWEST_RUNS, MOST_RUNS = 16, 524_288
 
 
+class TooManyRunsError(InputError):
+    """A target needs more runs than are tried."""
+
+
 @dataclass(frozen=True)
 class ExpectedBound:
     """The bounds on epsilon, epsilon_lower, that audits of one mechanism give.
@@ -338,7 +342,7 @@ def runs_needed(
             break
         num_runs, share_below = 2 * num_runs, share
     else:
-        raise InputError(
+        raise TooManyRunsError(
             f"{MOST_RUNS:,} runs, the most that are tried, exceed an epsilon of {exceed:g} with a"
             f" probability of only {share:.3f}: it is too near to the epsilon of the mechanism, or"
             " not below it; give a lower one"

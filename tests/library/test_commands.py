@@ -30,6 +30,8 @@ from dpcanary.core.gdp import gdp_epsilon
 from dpcanary.core.printing import rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_from_ranks
+from dpcanary.estimation.pilot import runs_after_pilot
+from dpcanary.estimation.power import TooManyRunsError
 from dpcanary.estimation.rule_catalogue import RULES
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.scoring.world_scores import read_world_scores
@@ -653,7 +655,7 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     def runs_needed(**arguments: Any) -> int:
         asked.append(arguments)
         if len(asked) == 1:  # the weakest: more than are tried
-            raise InputError("too near")
+            raise TooManyRunsError
         return round(100 / arguments["mechanism"])
 
     monkeypatch.setattr("dpcanary.estimation.pilot.runs_needed", runs_needed)
@@ -704,6 +706,17 @@ def test_a_pilot_says_how_many_new_runs_are_needed(tmp_path, monkeypatch):
     members = saved(tmp_path, "a.npz", pair("members", "others"))
     text = " ".join(printed("plan", "--from", members, *options[4:]).split())
     assert "a pilot of records of one training says nothing of runs" in text
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"power": 80}, "power is 80"),
+    ({"significance": 0.9}, "significance is 0.9"),
+    ({"significance": 1e-4}, "at least 0.001"),  # that of rules whose power is simulated
+])  # fmt: skip
+def test_wrong_arguments_of_a_pilot_are_named(change, message):
+    options = dict(zip(WORLDS, scores_of(2.0, 40), strict=True)) | {"exceed": 2.0, "delta": 1e-5}
+    with pytest.raises(InputError, match=message):
+        runs_after_pilot(**options | change)
 
 
 def test_a_plan_without_anything_to_exceed_is_refused(simulated, refuses):
