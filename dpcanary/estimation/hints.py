@@ -50,11 +50,12 @@ def hint_of_zero(
         conversion=bound.conversion,
         mechanism=mechanism,
     )
-    if other.epsilon_lower > 0:
+    epsilon = rounded_down(other.epsilon_lower)
+    if epsilon != rounded_down(0.0):
         return (
-            "With the signs of all scores changed the bound would be"
-            f" {rounded_down(other.epsilon_lower)}. If low scores stand for world 0, as losses do,"
-            f" {if_reversed}; decide that by what the scores are, not by this number."
+            f"With the signs of all scores changed the bound would be {epsilon}. If low scores"
+            f" stand for world 0, as losses do, {if_reversed}; decide that by what the scores are,"
+            " not by this number."
         )
     return (
         "The bound is 0: these scores do not show that the worlds differ. The attack may be too"

@@ -333,6 +333,9 @@ def test_hints_where_the_bound_is_0(tmp_path):
         assert (content["bounds"][0]["epsilon_lower"] == 0) is bool(hint)
         assert hint in content["hint"] if hint else content["hint"] == ""
     assert 0.5 < content["shown_success"]["advantage"] < 0.683  # the truth is 0.683
+    # With the signs changed this bound is 0.007, which would be printed as 0.00.
+    content = as_json("estimate", written(tmp_path, 0.04, 500, -1), "--delta", "5e-4")
+    assert "do not show that the worlds differ" in content["hint"]
 
 
 FIRST, SECOND = scores_of(1.7, 90, seed=3)
