@@ -233,9 +233,23 @@ def test_slots_that_share_noise_or_a_fate_are_found_out():
     of_fate = slot_dependence(scores=fates, worlds=worlds[:20])
     assert of_fate.correlation_of_sizes > 0.2
     assert max(of_noise.p_value, of_fate.p_value) < 1e-6
-    for shape in ((1, 5), (5, 1), (5,)):
-        with pytest.raises(InputError, match="two of each"):
-            slot_dependence(scores=np.zeros(shape), worlds=np.zeros(shape, int))
+
+
+COINS = np.array([[0, 1, 1], [1, 0, 1]])
+
+
+@pytest.mark.parametrize(("scores", "worlds", "message"), [
+    *((np.zeros(shape), np.zeros(shape, int), "two of each") for shape in ((1, 5), (5, 1), (5,))),
+    ([[0.0, 1.0], [2.0]], COINS, "must be arrays of numbers"),
+    (COINS, np.where(COINS, "in", "out"), "must be arrays of numbers"),
+    (COINS, 1 - 2 * COINS, "worlds holds -1; give 0 or 1"),
+    (COINS, np.where(COINS, 1.0, np.nan), "worlds holds nan; give 0 or 1"),
+    (np.where(COINS, 1.0, np.nan), COINS, r"scores\[0, 0\] is nan"),
+    (np.where(COINS, -np.inf, 1.0), COINS, r"scores\[0, 1\] is -inf"),
+])  # fmt: skip
+def test_a_check_of_dependence_refuses_what_it_cannot_compare(scores, worlds, message):
+    with pytest.raises(InputError, match=message):
+        slot_dependence(scores=scores, worlds=worlds)
 
 
 @pytest.mark.parametrize("any_dependence", [True, False])

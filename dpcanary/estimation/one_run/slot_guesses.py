@@ -120,7 +120,8 @@ def slot_dependence(*, scores: ArrayLike, worlds: ArrayLike) -> SlotDependence:
         worlds: shape (R, K), 0 or 1.
 
     Raises:
-        InputError: if there is one run or one slot, or the shapes differ.
+        InputError: if there is one run or one slot, the shapes differ, a score is not finite, or a
+            world is neither 0 nor 1.
 
     Example:
         >>> import numpy as np
@@ -133,12 +134,24 @@ def slot_dependence(*, scores: ArrayLike, worlds: ArrayLike) -> SlotDependence:
         False
         True
     """
-    values, sides = np.asarray(scores, np.float64), np.asarray(worlds)
+    try:
+        values, sides = np.asarray(scores, np.float64), np.asarray(worlds, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"scores and worlds must be arrays of numbers: {error}") from None
     if values.ndim != 2 or values.shape != sides.shape or min(values.shape) < 2:
         raise InputError(
             f"scores and worlds have shapes {values.shape} and {sides.shape}; they must be (runs,"
             " slots), with two of each at least"
         )
+    if not np.isfinite(values).all():
+        run, slot = np.argwhere(~np.isfinite(values))[0].tolist()
+        raise InputError(
+            f"scores[{run}, {slot}] is {values[run, slot]}; without finite scores of all slots,"
+            " their dependence cannot be tested: leave out the run, or give another score"
+        )
+    strange = sides[(sides != 0) & (sides != 1)]
+    if strange.size:
+        raise InputError(f"worlds holds {strange[0]:g}; give 0 or 1 for each slot of each run")
     rest = values.copy()
     for world in (0, 1):
         chosen = sides == world
