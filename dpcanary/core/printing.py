@@ -162,13 +162,15 @@ def wrapped(text: str, *, start: str = "") -> str:
 
 
 def confidence_in_words(significance: float) -> str:
-    """The confidence that a significance leaves.
+    """The confidence that a significance leaves, rounded down.
 
     Example:
-        >>> confidence_in_words(0.05), confidence_in_words(0.001)
-        ('95 %', '99.9 %')
+        >>> confidence_in_words(0.05), confidence_in_words(0.05 / 6)
+        ('95 %', '99.1666 %')
     """
-    return f"{100 * (1 - significance):.6g} %"
+    digits = max(4, 1 - floor(math.log10(100 * significance)))
+    rest = ceil(round(100 * significance * 10**digits, 6)) / 10**digits
+    return f"{100 - rest:.10g} %"
 
 
 def number(value: float) -> str:

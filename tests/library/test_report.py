@@ -212,7 +212,7 @@ def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
 
 
 def test_small_significances_are_not_rounded_to_certainty():
-    said = {0.05: "95 %", 0.025: "97.5 %", 0.001: "99.9 %", 1e-6: "99.9999 %"}
+    said = {0.05: "95 %", 0.025: "97.5 %", 0.001: "99.9 %", 1e-6: "99.9999 %", 4e-7: "99.99996 %"}
     assert {value: confidence_in_words(value) for value in said} == said
 
 
