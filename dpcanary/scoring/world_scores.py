@@ -23,7 +23,7 @@ _READ: dict[str, Callable[[Path], Columns]] = {
     ".npy": lambda path: _read_npy(path),
     ".json": lambda path: _read_json(path),
     ".csv": lambda path: _of_text(path, _read_csv(path)),
-    ".tsv": lambda path: _of_text(path, pd.read_csv(path, sep="\t")),
+    ".tsv": lambda path: _of_text(path, _read_csv(path)),
     ".parquet": lambda path: _of_table(path, _read_parquet(path)),
 }
 # Pairs of arrays that hold the scores of world 0 and of world 1, without "scores" and the like in
@@ -200,20 +200,21 @@ def columns_of_file(path: Path) -> Columns:
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """A table with commas; or with semicolons, as spreadsheets write it, and decimal commas."""
+    """A table with commas; or with semicolons or tabs, as of spreadsheets, and decimal commas."""
     with path.open(encoding="utf-8-sig") as file:
         header = file.readline()
-    has_semicolons = header.count(";") > header.count(",")
-    table = pd.read_csv(path, sep=";" if has_semicolons else ",")
+    separator = ";" if header.count(";") > header.count(",") else ","
+    separator = "\t" if path.suffix == ".tsv" else separator
+    table = pd.read_csv(path, sep=separator)
     if not table.index.equals(pd.RangeIndex(len(table))):
         raise InputError(
             f"{path}: its rows have more values than its header has names: name the column of row"
             " numbers; or, if these are decimal commas, write points"
         )
     texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    if not has_semicolons or not texts:
+    if separator == "," or not texts:
         return table
-    with_decimal_commas = pd.read_csv(path, sep=";", decimal=",")
+    with_decimal_commas = pd.read_csv(path, sep=separator, decimal=",")
     return table.assign(**{str(name): with_decimal_commas[name] for name in texts})
 
 

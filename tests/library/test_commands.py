@@ -419,6 +419,7 @@ OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
     ".tsv": ({"a.tsv": rows("world", 1 - IS_FIRST)}, ""),
     ".parquet": ({"a.parquet": rows("world", IS_FIRST)}, "--world0 True"),
     "semicolons": ({"a.csv": SEMICOLONS}, ""),
+    "tabs": ({"a.tsv": SEMICOLONS.replace(";", "\t")}, ""),
     "columns of .npz": ({"a.npz": rows("world", 1 - IS_FIRST)}, ""),
 }
 
@@ -561,6 +562,7 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.csv", "score,world\n1.5,0\n,1\nn/a!,0", "score holds 'n/a!' in row 3, which is no nu"),
     ("a.csv", "score;world\n1.000,5;0\n2,5;1", "score holds '1.000,5' in row 1, which is no nu"),
     ("a.csv", "score\n1,5\n2,5", "rows have more values than its header has names: name the"),
+    ("a.tsv", "score\tworld\n2.3\t0\t1\n1.1\t1\t0", "rows have more values than its header has"),
     ("a.csv", "score,world\n1.0,0\n,1", "score is missing or NaN in row 2"),
     ("a.json", '{"beta": [1, null], "alpha": [1, 2]}', WHICH),
     ("a.csv", "score,world\n1,in\n2,out", "world holds in, out, not 0 and 1; say"),
