@@ -48,6 +48,8 @@ _OTHERS = {other for _, other in _PAIRS[1:]} | {
 # A column that is 1 for records in the training data; LiRA calls it keep.
 _MEMBERSHIP = {"member", "ismember", "membership", "keep", "intraining"}
 _LIRA = "keep.npy"
+# A score that stands in place of a name, with what pandas appends to a second column of this name.
+_NUMBER = re.compile(r"[-+]?(\d*\.\d[\d.]*|\d+(?=e)|inf|nan)(e[-+]?\d+)?(\.\d+)?", re.IGNORECASE)
 _JOIN = "save them as one table, with a column score and a column world (0 for the first world)"
 _CUT = (
     "if a row is a model and a column a record, save one row of both, the records of one model"
@@ -229,9 +231,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _of_text(path: Path, table: pd.DataFrame) -> Columns:
     """The columns of a text file, whose first row has names: pandas takes the first scores else."""
-    for name in table.columns:
-        # Whole numbers are the names that pandas gives.
-        if re.fullmatch(r"[-+]?\d*\.\d[\d.]*(e[-+]?\d+)?", str(name), re.IGNORECASE):
+    for name in map(str, table.columns):
+        # Whole numbers are the names that pandas gives; to a single column it gives 0.
+        is_number = len(table.columns) == 1 and re.fullmatch(r"[-+]?\d+", name) and name != "0"
+        if is_number or _NUMBER.fullmatch(name):
             raise InputError(
                 f"{path} has no header: its first row has {name}, a number; write the names of the"
                 " columns above it, such as score"

@@ -544,10 +544,12 @@ def test_a_source_of_both_worlds_stands_alone(world, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             read_world_scores(*paths)
-    # One that says the same of all its scores is of one world.
+    # One that says the same of all its scores is of one world, and so is a column without a name.
     members = Path(saved(tmp_path, "members.csv", rows(world, np.ones(170))))
     others = Path(saved(tmp_path, "others.npy", SECOND))
     assert len(read_world_scores(members, others).world0) == 170
+    unnamed = Path(saved(tmp_path, "unnamed.csv", pd.DataFrame(FIRST)))
+    assert len(read_world_scores(unnamed, others).world0) == 90
 
 
 PAIR = np.array([1.5, 0.25])
@@ -571,6 +573,10 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.csv", "score,world\n", "has no rows"),
     ("a.csv", "1.250000e+00\n0.5", "has no header: its first row has 1.250000e+00, a number"),
     ("a.tsv", "-.5\t0\n0.5\t1", "has no header: its first row has -.5, a number"),
+    ("a.csv", "5e-05\n0.3\n0.2", "has no header: its first row has 5e-05, a number"),
+    ("a.csv", "1E3,0\n0.5,1", "has no header: its first row has 1E3, a number"),
+    ("a.csv", "-inf\n0.5", "has no header: its first row has -inf, a number"),
+    ("a.csv", "-2\n1\n3", "has no header: its first row has -2, a number"),
     ("latin.csv", "scoré,world\n1,0\n".encode("latin-1"), "is not in UTF-8, from byte 4 on"),
     ("cut.parquet", b"PAR1 PAR", "cannot be read as a table"),
     ("a.json", '{"member": 3.0}', "must hold an object with lists of scores"),
