@@ -157,6 +157,13 @@ def read_world_scores(
     scores = _scores(path, score, columns[score])
     if len(columns[world]) != len(scores):
         raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")
+    missing = np.flatnonzero(pd.isna(columns[world]))
+    if missing.size:
+        raise InputError(
+            f"{path}: {world} is missing in row {missing[0] + 1} ({missing.size:,} in all): give"
+            " each score its world; or leave such rows out, if which ones they are depends neither"
+            " on their worlds nor on their scores"
+        )
     labels = _labels(columns[world], world0)
     of_membership = _plain(world) in _MEMBERSHIP and {*labels} == {"0", "1"}
     if of_membership and world0 is None:
@@ -408,6 +415,11 @@ def _of_lira(folder: Path) -> WorldScores:
     path = there[-1]
     [scores] = columns_of_file(path).values()
     [keep] = columns_of_file(folder / _LIRA).values()
+    if not _are_truth_values(keep):
+        raise InputError(
+            f"{folder / _LIRA} must hold a truth value, or 0 or 1, for each record: whether it is"
+            " in the training data"
+        )
     return _of_members(path, scores, folder / _LIRA, keep[: len(scores)])
 
 

@@ -514,6 +514,10 @@ def test_a_folder_of_lira_is_of_one_training_unless_a_rule_is_asked_for(tmp_path
     rules = [bound["threshold_rule"] for bound in every["bounds"]]
     assert rules == ["steinke", "mahloujifar", "mahloujifar"]
     assert "give --one-run" not in printed(*asked, "--all")
+    for keep in (np.r_[0.0, np.nan, np.ones(170)], 1 - 2 * (np.arange(172) % 2), np.arange(172)):
+        saved(Path(asked[1]), "keep.npy", keep)
+        with pytest.raises(InputError, match="must hold a truth value, or 0 or 1, for each record"):
+            read_world_scores(Path(asked[1]))
 
 
 MODELS = np.arange(12).reshape(3, 4)
@@ -566,6 +570,9 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.csv", "score\n1,5\n2,5", "rows have more values than its header has names: name the"),
     ("a.tsv", "score\tworld\n2.3\t0\t1\n1.1\t1\t0", "rows have more values than its header has"),
     ("a.csv", "score,world\n1.0,0\n,1", "score is missing or NaN in row 2"),
+    ("a.csv", "score,world\n1.5,0\n1,\n2,", "world is missing in row 2 (2 in all): give"),
+    ("b.csv", "score,world\n1.5,b\n1,b\n2,", "world is missing in row 3 (1 in all): give"),
+    ("a.json", '{"score": [1, 2], "member": [1, null]}', "member is missing in row 2 (1 in all)"),
     ("a.json", '{"beta": [1, null], "alpha": [1, 2]}', WHICH),
     ("a.csv", "score,world\n1,in\n2,out", "world holds in, out, not 0 and 1; say"),
     ("inn.csv", "score,world\n1,in\n2,out", "is never 'inn'; did you mean 'in'"),
