@@ -154,10 +154,7 @@ def estimate_epsilon_at_looks(
     name, rule = str(threshold_rule), threshold_rule_named(str(threshold_rule))
     if not rule.has_looks:
         raise InputError(f"threshold_rule {name!r} has no bounds that hold jointly at looks")
-    sizes = tuple(map(_checked_look, looks))
-    rises = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(sizes))
-    if not sizes or not rises:
-        raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
+    sizes = _checked_looks(looks)
     scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     family = _family(conversion, delta, mechanism)
     return [
@@ -180,15 +177,19 @@ def estimate_epsilon_at_looks(
     ]
 
 
-def _checked_look(look: tuple[int, int]) -> tuple[int, int]:
+def _checked_looks(looks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     try:
-        first, second = look
-    except TypeError:
+        pairs = [(first, second) for first, second in looks]
+    except (TypeError, ValueError):
         raise InputError(
-            f"a look is {look!r}; it must be a pair of numbers of scores, of world 0 and of world"
-            " 1, such as (50, 50)"
+            f"looks are {looks!r}; they must be pairs of numbers of scores, of world 0 and of world"
+            " 1, such as [(50, 50), (100, 100)]"
         ) from None
-    return checked_count("looks", first), checked_count("looks", second)
+    sizes = tuple((checked_count("looks", n0), checked_count("looks", n1)) for n0, n1 in pairs)
+    rises = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(sizes))
+    if not sizes or not rises:
+        raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
+    return sizes
 
 
 def _family(conversion: Conversion | str, delta: float, mechanism: Mechanism | None) -> Family:

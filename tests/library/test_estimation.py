@@ -309,7 +309,8 @@ EXACT = {"conversion": "subsampled_gaussian"}
     )),
     *((estimate_epsilon_at_looks, *case) for case in (
         ({"looks": []}, "looks"),
-        ({"looks": [10]}, r"a look is 10; it must be a pair .* such as \(50, 50\)"),
+        *(({"looks": looks}, r"looks are .*; they must be pairs .* such as \[\(50, 50\), \(100,")
+          for looks in ([10], 10, [(10,)], [(10, 20, 30), (10, 20, 30)])),
         ({"looks": [(20, 20), (10, 10)]}, "do not decrease"),
         ({"looks": [(0, 10)]}, "looks is 0"),
         ({"threshold_rule": "split"}, "'split' has no bounds that hold jointly"),
