@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dpcanary import InputError, Secrets
 from dpcanary.cli import app
+from dpcanary.estimation import ranks_of_truth
 from dpcanary.secrets import Candidates, Law, bits, digits, read_ranking, words
 from dpcanary.secrets.ranking import rank_of_truth
 
@@ -242,6 +243,8 @@ def inserted(table: object, column: str | int, law: Law = CODES, as_type: type =
     (inserted(pd.DataFrame({"code": range(10)}), "new"), "no column 'new'"),
     (inserted(pd.DataFrame({"code": range(3)}), "code"), "4 secrets for 3 rows"),
     (lambda: ranked([np.nan] * 100), "a score of secret 0 is NaN"),
+    (lambda: ranks_of_truth(scores=[[0.1, 0.2], [0.3]], truth=[0, 0]), "secrets have as many cand"),
+    (lambda: ranks_of_truth(scores=np.ma.masked_array([[1, 2]], [[0, 1]]), truth=[0]), "masked"),
     (lambda: ranked([0.0] * 99), r"has shape \(99,\).*each of the 100 candidates"),
 ])  # fmt: skip
 def test_what_is_refused(call, message):

@@ -146,13 +146,21 @@ def ranks_of_truth(*, scores: ArrayLike, truth: ArrayLike) -> Ranks:
         truth: shape (m,); the index of each secret's true value.
 
     Raises:
-        InputError: the shapes differ, an index is out of range, or a score is NaN.
+        InputError: the shapes differ, an index is out of range, or a score is NaN or masked.
 
     Example:
         >>> ranks_of_truth(scores=[[0.1, 0.7, 0.2], [0.5, 0.5, 0.1]], truth=[1, 0]).tolist()
         [1, 2]
     """
-    table, indices = np.asarray(scores, np.float64), np.asarray(truth)
+    if np.ma.isMaskedArray(scores) or np.ma.isMaskedArray(truth):
+        raise InputError("scores or truth is a masked array: each candidate needs its score")
+    try:
+        table, indices = np.asarray(scores, np.float64), np.asarray(truth)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "scores and truth must be arrays of numbers, where all secrets have as many candidates:"
+            f" {error}"
+        ) from None
     if table.ndim != 2 or indices.shape != table.shape[:1] or indices.dtype.kind not in "iu":
         raise InputError(
             f"scores and truth have shapes {table.shape} and {indices.shape}; they must be"
