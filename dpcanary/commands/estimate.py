@@ -23,6 +23,7 @@ from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.printing import (
     bounds_in_lines,
     confidence_in_words,
+    p_value_up,
     print_answer,
     rounded_down,
     table_lines,
@@ -529,6 +530,6 @@ def _claim_in_words(
     )
     return (
         f"The claim that epsilon is at most {claimed_epsilon:g} at delta {bound.delta:g} has the"
-        f" p-value {p_value:.2g}{least}: {verdict} (conversion {bound.conversion}, the conditions"
-        " of the bound)."
+        f" p-value {p_value_up(p_value)}{least}: {verdict} (conversion {bound.conversion}, the"
+        " conditions of the bound)."
     )

@@ -13,6 +13,7 @@ from dpcanary.core.adjacency import ADJACENCIES, Adjacency
 from dpcanary.core.printing import (
     bounds_in_lines,
     confidence_in_words,
+    p_value_up,
     print_answer,
     table_lines,
     wrapped,
@@ -222,8 +223,8 @@ def _bounds_in_words(
     for bound, p_value in zip(bounds, claims, strict=True):
         if p_value is not None:
             yield wrapped(
-                f"The claim that epsilon is at most {asked.claim:g} has the p-value {p_value:.2g}"
-                f" by rule {bound.rule}."
+                f"The claim that epsilon is at most {asked.claim:g} has the p-value"
+                f" {p_value_up(p_value)} by rule {bound.rule}."
             )
 
 

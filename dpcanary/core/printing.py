@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_CEILING, Context
 from itertools import chain, zip_longest
 from math import ceil, floor
 from string import ascii_lowercase
@@ -228,6 +229,17 @@ def percent_down(share: float) -> str:
         ('39.2 %', '0 %')
     """
     return _percent(share, floor)
+
+
+def p_value_up(p_value: float) -> str:
+    """A p-value with two digits, rounded up: a smaller number would not be valid.
+
+    Example:
+        >>> p_value_up(0.0504), p_value_up(0.0007), p_value_up(1.0)
+        ('0.051', '0.0007', '1')
+    """
+    two_digits = Context(prec=2, rounding=ROUND_CEILING)
+    return f"{float(two_digits.create_decimal(repr(float(p_value)))):.2g}"
 
 
 def _percent(share: float, whole: Callable[[float], int]) -> str:

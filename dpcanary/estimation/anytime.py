@@ -192,9 +192,10 @@ class EProcess:
     def _settle(self, bets: _Bets, world0: Floats, world1: Floats) -> None:
         against = bets.against
         steps = np.concatenate([self._wealth[against][None], bets.factors(world0, world1)])
-        wealth = np.cumprod(steps, axis=0)
+        with np.errstate(over="ignore"):  # an infinite wealth refutes as well
+            wealth = np.cumprod(steps, axis=0)
+            best = wealth.sum(axis=-1).max(axis=0)
         self._wealth[against] = wealth[-1]
-        best = wealth.sum(axis=-1).max(axis=0)
         self.largest[against] = np.maximum(self.largest[against], best)
 
     def _new_bets(self) -> "list[_Bets]":

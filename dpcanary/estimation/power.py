@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
+from sys import float_info
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,7 @@ from scipy.special import ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.core.argument_checks import checked_count, checked_real
-from dpcanary.core.printing import rounded_down
+from dpcanary.core.printing import p_value_up, rounded_down
 from dpcanary.errors import InputError
 from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
 from dpcanary.estimation.conversion_families import family_of
@@ -38,8 +39,8 @@ class ClaimTest:
         num_simulations: audits of the claimed mechanism that it was compared with; the p-value is
             at least 1 / (num_simulations + 1). None if it holds at all numbers of runs at once.
         assumption: in words, what must hold so that the p-value is valid.
-        is_least: whether it is the smallest that so many simulations, or the significances that
-            are searched, can give: the evidence may be stronger.
+        is_least: whether it is the smallest that so many simulations, the significances that are
+            searched, or floats can give: the evidence may be stronger.
     """
 
     p_value: float
@@ -49,7 +50,7 @@ class ClaimTest:
 
     def __str__(self) -> str:
         least = " (the least that can be shown)" if self.is_least else ""
-        return f"p = {self.p_value:.2g}{least} for the claim, if {self.assumption}"
+        return f"p = {p_value_up(self.p_value)}{least} for the claim, if {self.assumption}"
 
 
 def assess_claim(
@@ -206,7 +207,9 @@ def assess_claim_anytime(
         lines_of_curves(np.zeros(1), _claimed_curve(mechanism, epsilon, delta)[None])
     )
     process.add(*pairs)
-    return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {_assumption(mechanism)}")
+    p_value = max(float(1 / process.largest[0]), float_info.min)
+    is_least = p_value == float_info.min
+    return ClaimTest(p_value, None, f"{ORDER}; {_assumption(mechanism)}", is_least)
 
 
 def _claimed_curve(

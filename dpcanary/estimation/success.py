@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcanary.core.argument_checks import checked_real
-from dpcanary.core.printing import confidence_in_words, percent, percent_down
+from dpcanary.core.printing import confidence_in_words, percent_down, percent_up
 from dpcanary.estimation.error_rates import (
     checked_significance,
     checked_worlds,
@@ -40,7 +40,7 @@ class ShownSuccess:
 
     def __str__(self) -> str:
         rates = ", ".join(
-            f"{percent_down(power)} at {percent(rate)} false ones"
+            f"{percent_down(power)} at {percent_up(rate)} false ones"
             for rate, power in self.true_positive_rates.items()
             if power > rate
         )

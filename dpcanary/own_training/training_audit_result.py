@@ -16,7 +16,7 @@ from dpcanary.accounting.phases import account_phases
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.core.adjacency import Adjacency
 from dpcanary.core.optional_packages import require
-from dpcanary.core.printing import percent, rounded_up, wrapped
+from dpcanary.core.printing import p_value_up, percent, rounded_up, wrapped
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.bound_in_words import bound_in_words, quotable
 from dpcanary.estimation.hints import hint_of_zero
@@ -298,7 +298,7 @@ class OwnAudit:
                 else "the scores do not contradict what was accounted, at level"
                 f" {self.estimate.significance:g}"
             )
-            verdict = f"p = {claim.p_value:.2g}: {contradiction}"
+            verdict = f"p = {p_value_up(claim.p_value)}: {contradiction}"
         epsilons = (
             f"epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
             f" {rounded_up(accounted.add_remove)} under add/remove"

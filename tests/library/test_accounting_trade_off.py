@@ -367,6 +367,10 @@ def test_shown_success_holds_jointly_and_is_near_the_truth():
         assert shown.advantage > 0.5
     assert exceeded <= 5 + 3 * (100 * 0.05 * 0.95) ** 0.5
     assert "false ones. These hold jointly with 95" in str(shown)
+    shown = shown_success(
+        world0_scores=np.ones(500), world1_scores=np.zeros(500), false_positive_rates=[0.12345]
+    )
+    assert "% at 12.4 % false ones" in str(shown)
     # Scores without a signal show no success.
     shown = shown_success(world0_scores=np.zeros(100), world1_scores=np.zeros(100))
     assert (shown.advantage, shown.guess) == (0.0, 0.5)

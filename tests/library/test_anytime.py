@@ -184,6 +184,11 @@ def test_a_claim_is_refuted_when_the_bound_is_above_it_and_a_theta_not_alone():
         assert (test.p_value <= 0.05) is is_refuted
         assert test.num_simulations is None
     assert test.p_value == 1  # of the last one
+    # A wealth beyond all floats is a small p-value, not 0.
+    world0, world1 = scores(50.0, 3_000)
+    test = assess_claim_anytime(world0_scores=world0, world1_scores=world1, mechanism=0.0)
+    assert 0 < test.p_value < 1e-300
+    assert str(test).startswith("p = 2.3e-308 (the least that can be shown) for the claim")
     # A theta that is refuted alone proves nothing.
     process = EProcess(lines_of(GDP, 0.0, 0.5, 1.0, 1.5), significance=0.05)
     assert process.bound < 0
