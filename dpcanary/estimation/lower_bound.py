@@ -68,8 +68,9 @@ def estimate_epsilon(
         significance: probability with which the bound may exceed the truth, in [2e-9, 0.5], and at
             least 0.001 for the calibrated rules (`combined`, `calibrated`, `rank_sum`). These need
             a table of critical values. It is in the package for conversion `gdp`, significance 0.05
-            and worlds of 4 to 262,144 scores; with 160 or more, their sizes may differ by 20 %; and
-            for conversion `direct` at delta 1e-5 for some round numbers of scores.
+            and two worlds of 4 to 64, 81, 102, 128 or 160 to 262,144 scores each, whose sizes may
+            differ by 20 % from 160 on; and for conversion `direct` at delta 1e-5 for some round
+            numbers of scores.
             Between the tabulated sizes, a bound near the largest possible one needs a table of its
             own. Any other table is computed once, with a progress bar (about ten seconds at 1,250
             scores per world, and at most a minute and a half, on two cores), and kept on disk.
