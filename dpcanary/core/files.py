@@ -130,10 +130,12 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:
     try:
-        parsed: dict[str, Any] = json.loads(b"" if header is None else header.tobytes())
-        return parsed
+        parsed = json.loads(b"" if header is None else header.tobytes())
     except ValueError:
-        raise InputError(f"{path} was not written by dpcanary: it has no header") from None
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise InputError(f"{path} was not written by dpcanary: it has no header")
+    return parsed
 
 
 def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -301,13 +302,20 @@ def _is_known(first: str, second: str) -> bool:
     return _plain(first) in _MEMBERS and _plain(second) in _OTHERS
 
 
-def _known_pair(names: Iterable[str]) -> tuple[str, str] | None:
+def _known_pair(path: Path, names: Iterable[str]) -> tuple[str, str] | None:
     """The names of world 0 and world 1, if two of these are known to be such."""
-    plain = {_plain(name): name for name in names}
-    for first, second in _PAIRS:
-        if first in plain and second in plain:
-            return plain[first], plain[second]
-    return None
+    by_plain: dict[str, list[str]] = {}
+    for name in names:
+        by_plain.setdefault(_plain(name), []).append(name)
+    pairs = [
+        pair
+        for first, second in _PAIRS
+        for pair in product(by_plain.get(first, ()), by_plain.get(second, ()))
+    ]
+    if len(pairs) > 1:
+        listed = ", or ".join(" and ".join(pair) for pair in pairs)
+        raise InputError(f"{path} holds {listed}: keep the scores of two worlds alone in it")
+    return pairs[0] if pairs else None
 
 
 def _pair(
@@ -316,14 +324,15 @@ def _pair(
     """The arrays of world 0 and world 1; None if the file has a column of scores.
 
     Raises:
-        InputError: if there are two arrays, of which nothing says which is that of world 0.
+        InputError: if there are two arrays, of which nothing says which is that of world 0; or
+            several pairs of them.
     """
     if score in columns:
         return None
     if world0 is not None and world0 in columns and len(columns) == 2:
         [second] = {*columns} - {world0}
         return world0, second
-    if pair := _known_pair(columns):
+    if pair := _known_pair(path, columns):
         return pair
     are_scores = not any(
         _are_truth_values(values) or _have_text(values) for values in columns.values()

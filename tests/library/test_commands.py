@@ -598,6 +598,9 @@ WHICH = "high scores are expected (as members have)? Say it by world0 (option --
     ("a.npz", {"mia": PAIR, "membership": [0, 1]}, "has no 'score'; known: mia, membership (opt"),
     ("a.npz", {"scores": MODELS, "keep": MODELS % 2}, "save one row of both, the records of one"),
     ("a.npz", {"beta": PAIR, "alpha": PAIR}, WHICH),
+    ("a.npz", {"in": PAIR, "out": PAIR, "in_scores": PAIR}, "in and out, or in_scores and out"),
+    ("a.json", '{"train": [1], "test": [2], "holdout": [3]}', "train and test, or train and hold"),
+    ("a.npz", {"header": np.frombuffer(b"[1]", np.uint8)}, "it has no header"),
     ("a.npz", {"loss": PAIR, "split": ["a", "b"]}, "has no 'score'; known: loss, split (option --"),
     ("a.csv", "score,world\n1.0,0\n,1\n,0\n,1", "row 2 (3 in all): leave such rows out if"),
 ])  # fmt: skip
