@@ -88,7 +88,9 @@ def direct_family(delta: float) -> Family:
 
     def curves(theta: Floats) -> Floats:
         fpr, epsilon = ndtr(-GRID), theta[:, None]
-        fnr = np.maximum(1 - delta - np.exp(epsilon) * fpr, np.exp(-epsilon) * (1 - delta - fpr))
+        with np.errstate(over="ignore"):  # a term of -inf is not the larger one
+            below = 1 - delta - np.exp(epsilon) * fpr
+        fnr = np.maximum(below, np.exp(-epsilon) * (1 - delta - fpr))
         return np.asarray(ndtri(np.maximum(fnr, LEAST_RATE)))
 
     def terms(fpr: Floats, fnr: Floats) -> tuple[Floats, Floats, Floats, Floats]:

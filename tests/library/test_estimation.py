@@ -253,6 +253,8 @@ def test_the_p_value_of_one_score_per_world_is_known():
     small = assess_claim(**few, mechanism=0.0, num_simulations=1_999)  # 1 of 70 orders
     assert small.p_value == pytest.approx(1 / 70, abs=4 * math.sqrt(1 / 70 / 1_999))
     assert (above.is_least, small.is_least, least.is_least) == (False, False, True)
+    large = assess_claim(**separate, epsilon=1_000, delta=DELTA, num_simulations=99)
+    assert large.p_value == 1  # beyond all exponentials
 
 
 @pytest.mark.usefixtures("quick_tables")
@@ -320,6 +322,7 @@ EXACT = {"conversion": "subsampled_gaussian"}
         ({"threshold_rule": "split"}, "the power of threshold_rule 'split' is not known"),
         ({"num_runs": 2}, "num_runs is 2"),
         ({"mechanism": -1.0}, "mu is -1"),
+        ({"mechanism": np.array(1.0)}, "mu is array"),
         ({"delta": 1.0}, "delta"),
     )),
 ])  # fmt: skip

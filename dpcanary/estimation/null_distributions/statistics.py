@@ -91,7 +91,6 @@ def _gaussian_distances(shares: NDArray[np.floating], num_pairs: int) -> Floats:
     return np.asarray(-np.sqrt(2) * ndtri(smoothed))
 
 
-@lru_cache(maxsize=16)
 def curve_of(mechanism: Mechanism | float) -> Floats:
     """The trade-off curve of a mechanism, or G_mu, on `GRID`; see `Family.curves`.
 
@@ -101,6 +100,11 @@ def curve_of(mechanism: Mechanism | float) -> Floats:
     """
     if not isinstance(mechanism, Mechanism):
         return np.asarray(GRID - checked_real("mu", mechanism, zero_included=True))
+    return _exact_curve(mechanism)
+
+
+@lru_cache(maxsize=16)
+def _exact_curve(mechanism: Mechanism) -> Floats:
     # Accountants take a while to import.
     from dpcanary.accounting.exact_trade_off import trade_off_curve
 
