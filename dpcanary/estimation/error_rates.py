@@ -1,7 +1,6 @@
 """Error rates of the attack `world 0 if score >= threshold`, and bounds on them."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -88,31 +87,12 @@ def next_distinct(errors: NDArray[np.int64], num_scores: int) -> NDArray[np.int6
     return counts[np.searchsorted(counts, errors)]
 
 
-@dataclass(frozen=True)
-class ErrorCounts:
-    """Counts of errors at each of k thresholds, in arrays of shape (k,).
-
-    Attributes:
-        thresholds: at which errors were counted.
-        false_positives: world-1 scores at or above the threshold.
-        false_negatives: world-0 scores below the threshold.
-        num_world0: number of world-0 scores.
-        num_world1: number of world-1 scores.
-    """
-
-    thresholds: NDArray[np.float64]
-    false_positives: NDArray[np.int64]
-    false_negatives: NDArray[np.int64]
-    num_world0: int
-    num_world1: int
-
-
 def count_errors(
     *,
     world0_scores: NDArray[np.float64],
     world1_scores: NDArray[np.float64],
     threshold: float | None = None,
-) -> ErrorCounts:
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Counts errors by one sort of each world's scores.
 
     Args:
@@ -121,16 +101,15 @@ def count_errors(
         threshold: the only threshold to look at. By default the distinct world-0 scores are the
             thresholds. Any other threshold has the false negatives of the next larger world-0
             score, and at least its false positives, so none is better.
+
+    Returns:
+        The thresholds, the false positives (world-1 scores at or above each threshold) and the
+        false negatives (world-0 scores below it), each of shape (k,).
     """
     sorted0, sorted1 = np.sort(world0_scores), np.sort(world1_scores)
     thresholds = np.unique(sorted0) if threshold is None else np.array([threshold])
-    return ErrorCounts(
-        thresholds=thresholds,
-        false_positives=len(sorted1) - np.searchsorted(sorted1, thresholds, side="left"),
-        false_negatives=np.searchsorted(sorted0, thresholds, side="left"),
-        num_world0=len(sorted0),
-        num_world1=len(sorted1),
-    )
+    false_positives = len(sorted1) - np.searchsorted(sorted1, thresholds, side="left")
+    return thresholds, false_positives, np.searchsorted(sorted0, thresholds, side="left")
 
 
 def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:

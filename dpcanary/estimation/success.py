@@ -88,17 +88,14 @@ def shown_success(
     scores0, scores1 = checked_worlds(world0_scores, world1_scores)
     level = checked_significance(significance)
     rates = [checked_real("false_positive_rates", rate, most=1.0) for rate in false_positive_rates]
-    counts = count_errors(world0_scores=scores0, world1_scores=scores1)
+    _, false_positives, false_negatives = count_errors(world0_scores=scores0, world1_scores=scores1)
     fpr, fnr = (
         clopper_pearson_upper(
             next_distinct(errors, size),
             num_trials=size,
             level=simultaneous_local_level(num_scores=size, level=level / 2),
         )
-        for errors, size in (
-            (counts.false_positives, len(scores1)),
-            (counts.false_negatives, len(scores0)),
-        )
+        for errors, size in ((false_positives, len(scores1)), (false_negatives, len(scores0)))
     )
     tpr = 1 - fnr
     powers = {rate: max(rate, float(tpr[fpr <= rate].max(initial=0.0))) for rate in rates}

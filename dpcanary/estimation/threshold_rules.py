@@ -92,21 +92,19 @@ def _best(
 
     Bounds that hold at all thresholds at once are those of `distinct_counts`.
     """
-    counts = count_errors(
-        world0_scores=problem.world0_scores,
-        world1_scores=problem.world1_scores,
-        threshold=threshold,
+    scores0, scores1 = problem.world0_scores, problem.world1_scores
+    thresholds, false_positives, false_negatives = count_errors(
+        world0_scores=scores0, world1_scores=scores1, threshold=threshold
     )
-    table0 = clopper_pearson_upper_table(num_trials=counts.num_world0, level=level0)
-    table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
-    false_negatives, false_positives = counts.false_negatives, counts.false_positives
+    table0 = clopper_pearson_upper_table(num_trials=len(scores0), level=level0)
+    table1 = clopper_pearson_upper_table(num_trials=len(scores1), level=level1)
     if all_at_once:
-        false_negatives = next_distinct(false_negatives, counts.num_world0)
-        false_positives = next_distinct(false_positives, counts.num_world1)
+        false_negatives = next_distinct(false_negatives, len(scores0))
+        false_positives = next_distinct(false_positives, len(scores1))
     fnr_upper, fpr_upper = table0[false_negatives], table1[false_positives]
     strengths = problem.family.strength(fpr_upper, fnr_upper)
     best = int(np.argmax(strengths))
-    columns = (counts.thresholds, fpr_upper, fnr_upper, strengths)
+    columns = (thresholds, fpr_upper, fnr_upper, strengths)
     return BoundedThreshold(*(float(column[best]) for column in columns))
 
 

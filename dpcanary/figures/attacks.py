@@ -153,8 +153,10 @@ def measured_error_curve(world0_scores: Array, world1_scores: Array) -> tuple[Ar
 
     Returns (false positive rates, false negative rates), both of shape (k,), by rising threshold.
     """
-    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
-    return counts.false_positives / counts.num_world1, counts.false_negatives / counts.num_world0
+    _, false_positives, false_negatives = count_errors(
+        world0_scores=world0_scores, world1_scores=world1_scores
+    )
+    return false_positives / len(world1_scores), false_negatives / len(world0_scores)
 
 
 def confidence_band(
@@ -166,10 +168,12 @@ def confidence_band(
     Clopper and Pearson (1934) for each and Bonferroni's correction for the two. Returns the lower
     and the upper bounds, each as (false positive rates, false negative rates).
     """
-    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
+    _, false_positives, false_negatives = count_errors(
+        world0_scores=world0_scores, world1_scores=world1_scores
+    )
     tail = (1.0 - confidence) / 4
-    fpr = _clopper_pearson(counts.false_positives, counts.num_world1, tail)
-    fnr = _clopper_pearson(counts.false_negatives, counts.num_world0, tail)
+    fpr = _clopper_pearson(false_positives, len(world1_scores), tail)
+    fnr = _clopper_pearson(false_negatives, len(world0_scores), tail)
     return (fpr[0], fnr[0]), (fpr[1], fnr[1])
 
 
