@@ -507,6 +507,7 @@ def test_checks_that_cannot_be_made_are_refused():
     for loop, settings, message in (
         (insensitive, {}, r"whatever settings\.learning_rate is"),
         (broken, {}, r"failed on a probe \(KeyError: 'input_ids'\); it must"),
+        (lambda *_: sys.exit(0), {}, r"failed on a probe \(SystemExit: 0\)"),
         (by_hand, {"sample_rate": 0.004}, "a whole number, at least 10: give sample_rate 0.05, or"),
         (by_hand, {"sample_rate": 0.0833, "num_records": 120}, "sample_rate 0.08333333333333333,"),
         (by_hand, {"learning_rate": 100.0}, "learning_rate 100 is too large for a probe"),

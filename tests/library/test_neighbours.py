@@ -226,6 +226,7 @@ def test_a_failure_and_a_hang_because_of_the_record_are_findings():
     loud = Replacement(7, (np.full(WIDTH, 10.0), 1), "a loud one")
     for error, words in (
         (fail, "fails (ValueError: out of range)"),
+        (partial(sys.exit, 0), "fails (SystemExit: 0)"),
         (partial(time.sleep, 30), "does not end"),
         (swallow_once, "does not end"),
     ):
@@ -321,6 +322,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         (train, uneven, {}, "as many rows: their lengths are"),
         (train, {"x": ["a"] * COUNT, "y": labels}, {}, "'x' is a list with a row for each"),
         (fail, records(), {}, r"fails on the dataset \(ValueError: out of range\)"),
+        (lambda dataset: sys.exit(0), records(), {}, r"fails on the dataset \(SystemExit: 0\)"),
         (once, records(), {}, "fails when it is run a second time on the same records"),
         (partial(check_neighbours, train), records(), {}, "cannot check another one"),
     ):

@@ -78,7 +78,7 @@ def trained(run: Run, settings: Settings) -> Trace:
         trace = run(settings)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the training failed on a probe ({type(error).__name__}: {error}); it must train any"
             " module with two outputs, such as one with a bias and an embedding, on a dataset of"

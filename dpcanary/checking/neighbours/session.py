@@ -109,7 +109,7 @@ class Run:
     random: dict[str, int] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     settings: dict[str, Setting] = field(default_factory=dict)
-    error: Exception | None = None
+    error: Exception | SystemExit | None = None
     ended: str = ""
     reads: list[Read] = field(default_factory=list)
     seconds: float = 0.0

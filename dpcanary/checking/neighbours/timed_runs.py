@@ -52,7 +52,7 @@ def run_once(
             run.released, run.not_compared = released(result, since)
     except Ended as end:
         run.ended = end.why
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not run.ended:
             run.error = error
     finally:
