@@ -1,9 +1,12 @@
 """The generators that code of the user's may draw from, and that hold for a whole process."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.random import get_state, set_state
 
 
 def seed_global_generators(seed: int) -> None:
@@ -27,3 +30,20 @@ def seed_torch(seed: int) -> None:
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def global_generators_kept() -> Iterator[None]:
+    """Puts the generators back into their states at the end, those of accelerators too.
+
+    Code that is seeded inside would else leave states that follow from a public seed.
+    """
+    of_python, of_numpy = random.getstate(), get_state()  # noqa: NPY002
+    accelerator = torch.accelerator.current_accelerator()
+    kind = "cuda" if accelerator is None else accelerator.type
+    with torch.random.fork_rng(range(torch.accelerator.device_count()), device_type=kind):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            set_state(of_numpy)  # noqa: NPY002

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from dpcanary.checking.mechanism.probe_trainings import Trainings
 from dpcanary.checking.mechanism.property_tests import Property, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import _least_hypergeometric
 from dpcanary.checking.mechanism.trace import Trace
+from dpcanary.checking.neighbours.random_states import drawn_until_now
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.training import DPSGD, InputCanary, train_ensemble
@@ -518,6 +520,26 @@ def test_checks_that_cannot_be_made_are_refused():
     ):
         with pytest.raises(InputError, match=message):
             check_mechanism(loop, **settings)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_generators_are_afterwards_as_before(fails, monkeypatch):
+    of_gpus = {0: 5, 1: 6}  # stands for states of two accelerators
+
+    def loop(module, dataset, settings):
+        of_gpus.update({0: settings.seed, 1: settings.seed})
+        if fails:
+            raise ValueError
+
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", of_gpus.get)
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: of_gpus.update({device: state})
+    )
+    before = drawn_until_now()
+    with pytest.raises(InputError) if fails else nullcontext():
+        check_mechanism(loop, num_trainings=10, num_steps=2)
+    assert (drawn_until_now(), of_gpus) == (before, {0: 5, 1: 6})
 
 
 def test_a_loop_that_does_nothing_fails():

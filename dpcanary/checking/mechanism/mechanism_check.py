@@ -25,6 +25,7 @@ from dpcanary.checking.mechanism.sampling_tests import SAMPLING_RATE
 from dpcanary.checking.mechanism.undone_postprocessing import without_postprocessing
 from dpcanary.checking.mechanism.update_evidence import EXACT
 from dpcanary.core.argument_checks import checked_count, checked_real
+from dpcanary.core.global_generators import global_generators_kept
 from dpcanary.core.program_messages import progress
 from dpcanary.errors import InputError
 
@@ -183,6 +184,7 @@ class MechanismCheck(CheckResult):
         )
 
 
+@global_generators_kept()
 def check_mechanism(
     train: Train,
     *,
