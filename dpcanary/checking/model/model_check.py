@@ -37,6 +37,7 @@ from dpcanary.checking.model.record_gradients import (
 )
 from dpcanary.checking.model.record_mixing import mixing_layer, random_layer, weights_in_loss
 from dpcanary.core.argument_checks import checked_count
+from dpcanary.core.global_generators import global_generators_kept
 from dpcanary.errors import InputError
 from dpcanary.training.modules.kept_state import unchanged_state
 
@@ -127,7 +128,7 @@ def check_model(
         batch = batch.on(parameter.device)
     batch, others = batch.rows(slice(0, count)), batch.rows(slice(count, 2 * count))
     copied = deepcopy(model).train()
-    with without_dropout(copied) as dropout, torch.random.fork_rng(_devices_of(copied)):
+    with without_dropout(copied) as dropout, global_generators_kept():
         criterion = loss or _default_loss(copied, batch)
         # A layer that starts from the first batch's statistics does so in the first pass alone.
         untouched = deepcopy(copied)
@@ -254,7 +255,3 @@ def _not_called(error: Exception, batch: Batch) -> InputError:
     return InputError(
         f"the model and its loss fail on {len(batch)} records ({type(error).__name__}: {error})"
     )
-
-
-def _devices_of(model: nn.Module) -> list[int]:
-    return sorted({own.device.index or 0 for own in model.parameters() if own.is_cuda})

@@ -2,15 +2,20 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 import numpy as np
 import torch
-from numpy.random import get_state, set_state
+from numpy.random import get_state
 
-from dpcanary.core.global_generators import seed_global_generators, seed_torch
+from dpcanary.core.global_generators import (
+    global_generators_kept,
+    seed_global_generators,
+    seed_torch,
+)
 
 
 @contextmanager
@@ -20,7 +25,6 @@ def same_random_numbers(seed: int) -> Iterator[None]:
     A training that seeds a generator of its own from the operating system is then repeatable.
     Generators of `torch.Generator` that call `seed()` are not reached, nor is the time.
     """
-    states = random.getstate(), get_state(), torch.get_rng_state()  # noqa: NPY002
     entropy = random.Random(seed)
 
     def seeded() -> int:
@@ -41,18 +45,12 @@ def same_random_numbers(seed: int) -> Iterator[None]:
         (torch, "seed", seeded),
         (torch.random, "seed", seeded),
     ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(global_generators_kept())
         for owner, name, value in replaced:
-            setattr(owner, name, value)
+            stack.enter_context(patch.object(owner, name, value))
         seed_global_generators(seed)
         yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-        random.setstate(states[0])
-        set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
 
 
 def drawn_until_now() -> dict[str, int]:
