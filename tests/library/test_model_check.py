@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
@@ -672,11 +673,30 @@ def test_the_command_takes_a_folder_of_images_of_several_sizes(tmp_path):
     assert result.exit_code == 0, result.output
 
 
-def test_gradients_that_are_nan_are_above_a_limit_and_names_left_out_are_counted(monkeypatch):
+@pytest.mark.parametrize("norm_errors", [(0.0, 0.0), (np.nan, 0.0), (0.0, np.nan)])
+@pytest.mark.parametrize("errors", [(0.0, 0.0), (np.nan, 0.0), (0.0, np.nan)])
+def test_errors_that_are_nan_at_any_point_are_above_a_limit(norm_errors, errors, monkeypatch):
     """A comparison with NaN is false."""
-    compared = SimpleNamespace(norm_error=0.0, errors={"weight": np.nan}, refused="")
-    monkeypatch.setattr(gradient_findings, "compared", lambda *_: compared)
-    assert HOOKS in failing(check_model(LINEAR(), data(6)))
+    points = cycle(
+        SimpleNamespace(norm_error=norm_error, errors={"weight": error}, refused="")
+        for norm_error, error in zip(norm_errors, errors, strict=True)
+    )
+    monkeypatch.setattr(gradient_findings, "compared", lambda *_: next(points))
+    clipping_errors = cycle(errors)
+    monkeypatch.setattr(gradient_findings, "clipping_error", lambda *_: next(clipping_errors))
+    wrong = failing(check_model(LINEAR(), data(6)))
+    assert (HOOKS in wrong) == bool(np.isnan([*norm_errors, *errors]).any())
+    assert ("flat clipping" in wrong) == bool(np.isnan(errors).any())
+
+
+def test_gradients_that_are_nan_each_time_do_not_change_with_later_random_numbers(monkeypatch):
+    gradients = {"weight": torch.full((2, 3), np.nan)}
+    monkeypatch.setattr(gradient_findings, "gradients_in", lambda *_, **__: gradients)
+    checked = SimpleNamespace(model=None, batch=None, loss=None)
+    assert not gradient_findings._draws_later("hooks", checked)
+
+
+def test_names_left_out_are_counted():
     assert first_names("abcd") == "a, b, c, d"
     assert first_names("abcdef") == "a, b, c, d, 2 more"
 

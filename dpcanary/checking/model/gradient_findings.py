@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from time import perf_counter
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -150,9 +151,10 @@ def _mode(
         if comparison.errors is None:
             note = f"this mode fails on the model: {comparison.refused}"
             return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
-        norm_error = max(norm_error, comparison.norm_error)
+        # Python's `max` may lose a NaN, which is no right gradient.
+        norm_error = float(np.maximum(norm_error, comparison.norm_error))
         for parameter, error in comparison.errors.items():
-            errors[parameter] = max(error, errors.get(parameter, 0.0))
+            errors[parameter] = float(np.maximum(error, errors.get(parameter, 0.0)))
     # A comparison with NaN is false, so what is within the limit is asked for.
     wrong = sorted(
         (own for own in errors if not errors[own] <= limit), key=lambda own: -errors[own]
@@ -179,7 +181,9 @@ def _draws_later(mode: str, checked: CheckedModel) -> bool:
         gradients_in(mode, checked.model, checked.batch, checked.loss, later_seed=seed)
         for seed in (1, 2)
     )
-    return any(not torch.allclose(first[name], second[name], rtol=1e-3) for name in first)
+    return not all(
+        torch.allclose(first[name], second[name], rtol=1e-3, equal_nan=True) for name in first
+    )
 
 
 def _change_with_others(mode: str, checked: CheckedModel, limit: float) -> bool:
@@ -235,7 +239,7 @@ def _clipping(
     for _, reference in points:
         if float(norms_of(reference).max()) > 0:
             errors.append(clipping_error(clipping, reference))
-    error = max(errors, default=0.0)
+    error = float(np.max(errors, initial=0.0))
     observed = f"sums of autograd's gradients within {error:.2g} C"
     return Finding(
         name,
