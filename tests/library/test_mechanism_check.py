@@ -35,6 +35,7 @@ from dpcanary.checking.mechanism.probe_trainings import Trainings
 from dpcanary.checking.mechanism.property_tests import Property, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import _least_hypergeometric
 from dpcanary.checking.mechanism.trace import Trace
+from dpcanary.checking.mechanism.undone_postprocessing import without_postprocessing
 from dpcanary.checking.neighbours.random_states import drawn_until_now
 from dpcanary.cli import app
 from dpcanary.errors import InputError
@@ -410,6 +411,21 @@ def test_another_number_of_updates_than_steps_and_repeated_noise_fail():
             measurements, lambda moved, s=sign: np.concatenate([moved[:6], s * moved[:6]])
         )
         assert "independent steps" in failing_of(again)
+
+
+@pytest.mark.parametrize("num_seen", [4, 2])
+def test_skipped_batches_are_found_where_a_tensor_is_frozen(num_seen):
+    measurements = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    for kind in ("quiet", "noisy", "small_quiet", "small_noisy"):
+        trainings = getattr(measurements, kind)
+        seen = num_seen if "small" in kind else 4
+        moved = trainings.moved[:, :seen].copy()
+        moved[:, :, [*TENSORS[2].values]] = 0
+        own = trainings.with_updates(moved, num_updates=np.full(12, seen))
+        measurements = replace(measurements, **{kind: own})
+    measurements = without_postprocessing(measurements)
+    assert measurements.frozen == "embedding.weight in 4 of 4 steps"
+    assert failing_of(measurements) == ({"empty batches"} if num_seen < 4 else set())
 
 
 @pytest.mark.long

@@ -128,10 +128,11 @@ def _with_frozen(measurements: Measurements) -> Measurements:
     source = np.random.default_rng(0)
 
     def of_records(trainings: Trainings) -> Array:
-        moved: Array = trainings.moved[:, :steps] * trained[:, None, None]
+        moved: Array = trainings.moved[:, :steps]
+        moved = moved * trained[: moved.shape[1], None, None]
         parts = trainings.records.parts(moved)[0]
         count = len(trainings.records.sizes)
-        for step in np.flatnonzero(still.any(axis=1)):
+        for step in np.flatnonzero(still[: moved.shape[1]].any(axis=1)):
             along = trainings.records.signs * parts[:, step, ~still[step]].mean(axis=1)
             for row in np.flatnonzero(still[step]):
                 values = TENSORS[row].values
@@ -146,7 +147,7 @@ def _with_frozen(measurements: Measurements) -> Measurements:
 
     def of_noise(trainings: Trainings) -> Array:
         moved = trainings.moved[:, :steps].copy()
-        for step in np.flatnonzero(still.any(axis=1)):
+        for step in np.flatnonzero(still[: moved.shape[1]].any(axis=1)):
             frozen = [value for row in np.flatnonzero(still[step]) for value in TENSORS[row].values]
             shape = (len(moved), len(frozen), moved.shape[3])
             moved[:, step, frozen] = scale * source.standard_normal(shape)
@@ -158,7 +159,8 @@ def _with_frozen(measurements: Measurements) -> Measurements:
         return moved
 
     def changed(trainings: Trainings, change: Callable[[Trainings], Array]) -> Trainings:
-        return trainings.with_updates(change(trainings), norm_factors=trained)
+        moved = change(trainings)  # small trainings may have fewer updates than the others
+        return trainings.with_updates(moved, norm_factors=trained[: moved.shape[1]])
 
     names = [
         f"{tensor.name} in {own.sum()} of {steps} steps"
