@@ -182,7 +182,9 @@ def _slow_enough(train: Train, plan: Plan) -> Settings:
         trace = trained(run, settings)
     if not trace.steps or not all(is_known(step) and not is_plain(step) for step in trace.steps):
         return plan.settings
-    moved = max(float(np.abs(b - a).max()) for a, b in pairwise(trace.states))
+    moved = max((float(np.abs(b - a).max()) for a, b in pairwise(trace.states)), default=0.0)
+    if not moved:
+        return plan.settings
     slower = min(1.0, _SLOW * records.step / moved)
     chosen = replace(settings, learning_rate=settings.learning_rate * slower)
     if slower < _SLOW:
