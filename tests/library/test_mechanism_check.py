@@ -30,8 +30,8 @@ from dpcanary.checking.mechanism.jax_probe import JaxProbe
 from dpcanary.checking.mechanism.measurements import Measurements, Plan
 from dpcanary.checking.mechanism.mechanism_check import PROPERTIES, smallest_errors
 from dpcanary.checking.mechanism.probe import TENSORS, Probe, by_column, probe_records
-from dpcanary.checking.mechanism.probe_runs import Settings
-from dpcanary.checking.mechanism.probe_trainings import Trainings
+from dpcanary.checking.mechanism.probe_runs import FRAMEWORKS, Settings, records_of
+from dpcanary.checking.mechanism.probe_trainings import Trainings, joined
 from dpcanary.checking.mechanism.property_tests import Property, findings_of, level_of_each
 from dpcanary.checking.mechanism.sampling_tests import _least_hypergeometric
 from dpcanary.checking.mechanism.trace import Trace
@@ -558,8 +558,60 @@ def test_generators_are_afterwards_as_before(fails, monkeypatch):
     assert (drawn_until_now(), of_gpus) == (before, {0: 5, 1: 6})
 
 
-def test_a_loop_that_does_nothing_fails():
-    check = check_mechanism(lambda module, dataset, settings: None)
+def undone(number, parameter, before) -> None:
+    parameter.copy_(before)
+
+
+def undone_but_for_a_third(number, parameter, before) -> None:
+    parameter.copy_(before if number % 3 else parameter)
+
+
+def averaged(number, parameter, before) -> None:
+    parameter.lerp_(before, 0.4)
+
+
+def with_more(number, parameter, before) -> None:
+    parameter += 1e-4 * torch.randn(parameter.shape)
+
+
+@pytest.mark.parametrize(("change", "is_right", "is_averaged"), [
+    (undone, False, False), (undone_but_for_a_third, True, True), (averaged, True, True),
+    (with_more, False, True),
+])  # fmt: skip
+def test_what_is_added_to_parameters_beside_an_optimizer_is_seen(change, is_right, is_averaged):
+    """After each step of Adam. What follows from its earlier steps, as averages do, is no more."""
+
+    def train(module, dataset, settings):
+        parameters = [*module.parameters()]
+        optimizer = torch.optim.Adam(parameters, lr=1e-3)
+        for number in range(settings.num_steps):
+            module(dataset.tensors[0])
+            before = [parameter.detach().clone() for parameter in parameters]
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape)
+            optimizer.step()
+            with torch.no_grad():
+                for parameter, own in zip(parameters, before, strict=True):
+                    change(number, parameter, own)
+
+    settings = Settings(0.5, 1.0, 1.0, 0.1, 9, seed=0)
+    records = records_of(settings, 40)
+    with FRAMEWORKS["torch"](train, records) as run:
+        trainings = joined([run(settings)], records, settings, by_sums=False)
+    assert (trainings.replay_error < 0.01) == is_right
+    assert trainings.is_averaged == is_averaged
+
+
+def adam_without_gradients(module, dataset, settings):
+    optimizer = torch.optim.Adam(module.parameters(), lr=settings.learning_rate)
+    for _ in range(settings.num_steps):
+        module(dataset.tensors[0])
+        optimizer.step()
+
+
+@pytest.mark.parametrize("loop", [lambda *_: None, adam_without_gradients])
+def test_a_loop_that_does_nothing_fails(loop):
+    check = check_mechanism(loop)
     assert failing(check) >= {"sampling rate", "noise scale", "normalisation", "clipping"}
 
 

@@ -215,17 +215,27 @@ def _replay_error(
 ) -> _ReplayError:
     """How far parameters are from where the optimiser leads from those before each step.
 
-    What lies in the span of parameters and gradients follows from these: averages of weights do.
+    What lies in the span of earlier parameters and gradients follows from these: averages of
+    weights do.
     """
     after = replayed(steps, shapes)
     gaps = [b.astype(np.float64) - a for a, b in zip(after, states[1:], strict=True)]
     error = max(float(np.abs(gap).max()) for gap in gaps)
-    unit = float(np.median([np.abs(b - a).max() for a, b in pairwise(states)]))
+    unit = _usual_size([float(np.abs(b - a).max()) for a, b in pairwise(states)])
     if error <= _IN_SPAN * unit:
         return _ReplayError(0.0, error)
-    basis = _basis([*states, *after], [step.gradients for step in steps])
-    rest = [gap - basis @ (basis.T @ gap) for gap in gaps]
-    return _ReplayError(error / unit, max(float(np.abs(gap).max()) for gap in rest))
+    rest = 0.0
+    for count, gap in enumerate(gaps, start=1):
+        # The span of the parameters after the gap has all that was added to them.
+        gradients = [step.gradients for step in steps[:count]]
+        basis = _basis([*states[:count], *after[:count]], gradients)
+        rest = max(rest, float(np.abs(gap - basis @ (basis.T @ gap)).max()))
+    return _ReplayError(error / unit, rest)
+
+
+def _usual_size(moves: Sequence[float]) -> float:
+    """The median of the moves that are not 0, as those of steps that are undone are."""
+    return float(np.median([move for move in moves if move > 0] or [np.inf]))
 
 
 def _called_elsewhere(trace: Trace, states: Sequence[Flat]) -> list[Flat]:
@@ -263,7 +273,7 @@ def _stray(trace: Trace, states: Sequence[Flat], called: Sequence[Flat]) -> floa
     if not called:
         return 0.0
     basis = _basis(states, [step.gradients for step in trace.steps])
-    unit = float(np.median([np.linalg.norm(b - a) for a, b in pairwise(states)]))
+    unit = _usual_size([float(np.linalg.norm(b - a)) for a, b in pairwise(states)])
     gaps = [state.astype(np.float64) - states[0] for state in called]
     return max(float(np.linalg.norm(gap - basis @ (basis.T @ gap))) for gap in gaps) / unit
 
@@ -273,10 +283,10 @@ def _basis(states: Sequence[Flat], gradients: Sequence[Flat]) -> Array:
     first = states[0].astype(np.float64)
     rows = [state - first for state in states[1:]] + [own.astype(np.float64) for own in gradients]
     lengths = [float(np.linalg.norm(row)) for row in rows]
-    columns = np.stack(
-        [row / size for row, size in zip(rows, lengths, strict=True) if size > 0], axis=1
-    )
-    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    columns = [row / size for row, size in zip(rows, lengths, strict=True) if size > 0]
+    if not columns:
+        return np.zeros((len(first), 0))
+    left, sizes, _ = np.linalg.svd(np.stack(columns, axis=1), full_matrices=False)
     # What is left of the rounding of nearly equal rows would span anything.
     return left[:, sizes > 1e-6 * sizes[0]]
 
