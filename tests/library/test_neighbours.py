@@ -493,6 +493,23 @@ def test_attributes_of_a_dataset_of_ones_own_have_the_replaced_record(scale):
     assert result.largest > 0.5 or scale != 1
 
 
+@pytest.mark.parametrize(("kind", "change"), [
+    (tuple, torch.Tensor.requires_grad_), (tuple, torch.Tensor.bfloat16),
+    (list, torch.Tensor.bfloat16), (lambda arrays: Patients(*arrays), torch.Tensor.bfloat16),
+])  # fmt: skip
+def test_records_may_have_gradients_or_numbers_that_numpy_has_not(kind, change):
+    def train(data):
+        if kind is not tuple:
+            data = map(torch.stack, zip(*(data[number] for number in range(COUNT)), strict=True))
+        return Loop()(tuple(own.detach().double().numpy() for own in data))
+
+    arrays = tuple(map(torch.from_numpy, records()))
+    arrays = change(arrays[0]), arrays[1]
+    result = check_neighbours(train, [*zip(*arrays, strict=True)] if kind is list else kind(arrays))
+    assert result.passes, str(result)
+    assert result.largest > 0.5
+
+
 # jax, which another test of this process may have loaded, warns where loaders fork their workers.
 @pytest.mark.filterwarnings(r"ignore:os\.fork")
 @pytest.mark.parametrize(("kind", "num_workers"), [

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.data import Dataset, TensorDataset
 
 from dpcanary.checking.neighbours.records_seen import Reader, noting
+from dpcanary.checking.neighbours.tape import array_of
 from dpcanary.errors import InputError
 
 # Values of an array in which rare ones are looked for, at most.
@@ -102,7 +103,7 @@ class Data:
         """For each record of arrays, how many have its rarest value, among values that repeat."""
         counts = np.full(self.count, self.count)
         for leaf in tree_flatten(self._rows)[0] if self._rows is not None else []:
-            array = np.asarray(leaf)
+            array = array_of(leaf)
             if array.ndim != 2 or array.dtype.kind not in "iuf" or array.size > _MOST_VALUES:
                 continue
             for column in array.T:
@@ -326,7 +327,7 @@ def _held(dataset: Any, count: int) -> dict[str, int]:
 def _is_row(row: Any, value: Any) -> bool:
     """Whether a row has a value, maybe in another precision or shape."""
     try:
-        held, other = np.asarray(row), np.asarray(value)
+        held, other = array_of(row), array_of(value)
     except (TypeError, ValueError, RuntimeError):
         return _same(row, value)
     if held.dtype.hasobject or other.dtype.hasobject or held.dtype.kind not in "fiub":
@@ -344,9 +345,9 @@ def _put(rows: Any, index: Any, value: Any) -> None:
     if isinstance(old, Tensor):
         rows[index] = torch.as_tensor(value).reshape(old.shape).to(old)
     elif isinstance(old, np.ndarray | np.generic):
-        rows[index] = np.reshape(np.asarray(value), old.shape)
+        rows[index] = np.reshape(array_of(value), old.shape)
     elif isinstance(old, bool | int | float):
-        rows[index] = type(old)(np.asarray(value).item())
+        rows[index] = type(old)(array_of(value).item())
     else:
         rows[index] = value
 
@@ -354,8 +355,8 @@ def _put(rows: Any, index: Any, value: Any) -> None:
 def _same(value: Any, other: Any) -> bool:
     leaves, others = tree_flatten(value)[0], tree_flatten(other)[0]
     return len(leaves) == len(others) and all(
-        np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind == "f")
-        for a, b in zip(leaves, others, strict=True)
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(map(array_of, leaves), map(array_of, others), strict=True)
     )
 
 
@@ -386,7 +387,7 @@ KINDS = ("ten times as loud", "another label", "all zeros", "another record", "m
 def _value(value: Any, kind: str, *, is_last: bool) -> Any:
     if isinstance(value, str | bytes) or value is None:
         return type(value)() if kind == "all zeros" and value is not None else value
-    array = np.asarray(value)
+    array = array_of(value)
     is_label = is_last and array.size <= 1 and array.dtype.kind in "iub"
     if is_label or array.dtype.kind not in "iufb":
         return value

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpcanary.checking.neighbours.neighbour_datasets import KINDS, Data, changed
 from dpcanary.checking.neighbours.records_seen import Batch
+from dpcanary.checking.neighbours.tape import array_of
 
 # So many records are looked at for another label, and for missing values.
 _LOOKED_AT = 50
@@ -106,7 +107,7 @@ def _positions(
 
 def _has_missing(record: Any) -> bool:
     return any(
-        np.isnan(np.asarray(leaf)).any()
-        for leaf in tree_leaves(record)
-        if not isinstance(leaf, str | bytes) and np.asarray(leaf).dtype.kind == "f"
+        np.isnan(array).any()
+        for array in map(array_of, tree_leaves(record))
+        if array.dtype.kind == "f"
     )
