@@ -41,6 +41,8 @@ class Value:
             return float("inf")
         with np.errstate(all="ignore"):
             apart = np.abs(self.array.astype(np.float64) - other.array)
+        if not _is_real(self.array):  # whole numbers above 2^53 are rounded
+            apart = np.maximum(apart, self.array != other.array)
         is_same = np.isnan(self.array) & np.isnan(other.array) if _is_real(self.array) else False
         apart = np.where(is_same, 0.0, apart)
         return float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0))
