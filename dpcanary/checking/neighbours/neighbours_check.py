@@ -212,6 +212,8 @@ def check_neighbours(
         num_steps = checked_count("num_steps", num_steps, least=1)
     if sample_rate is not None:
         checked_real("sample_rate", sample_rate, most=1.0, most_included=True)
+    if time_limit is not None:
+        checked_real("time_limit", time_limit)
     data = Data(dataset)
     planned = None if replacements is None else [*replacements]
     if neighbour is not None:
@@ -290,7 +292,9 @@ class _Runs:
                 replaced = []
             bar.reset(total=(2 + len(replaced)) * len(first.steps))
             bar.update(len(first.steps))
-            limit = time_limit or _TIMES_AS_LONG * first.seconds + _SECONDS_MORE
+            limit = time_limit
+            if limit is None:
+                limit = _TIMES_AS_LONG * first.seconds + _SECONDS_MORE
             if first.steps:
                 again = self._run(first, None, limit, bar.update)
                 if again.error is not None:
