@@ -323,6 +323,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         (train, {"x": ["a"] * COUNT, "y": labels}, {}, "'x' is a list with a row for each"),
         (fail, records(), {}, r"fails on the dataset \(ValueError: out of range\)"),
         (lambda dataset: sys.exit(0), records(), {}, r"fails on the dataset \(SystemExit: 0\)"),
+        (
+            train,
+            records(),
+            {"time_limit": 0},
+            "time_limit is 0; it must be a finite number above 0",
+        ),
+        *(
+            (Loop(limit=lambda *_, limit=limit: limit), records(), {}, "max_grad_norm is")
+            for limit in (0.0, np.nan, np.inf)
+        ),
         (once, records(), {}, "fails when it is run a second time on the same records"),
         (partial(check_neighbours, train), records(), {}, "cannot check another one"),
     ):
@@ -393,6 +403,7 @@ def model_with(value: float) -> dict[str, Any]:
 @pytest.mark.parametrize(("made_with", "place"), [
     (files_with, "sub/a.npz.value differs by "), (model_with, "a.0.kept differs by "),
     (lambda value: (0, pd.DataFrame({"metric": ["sum"], "value": [value]})), "1.1.value differs"),
+    (lambda value: (0, 2**60 + round(value)), "1 differs by 1 "),
     (lambda value: (0, pd.Series(["a", f"{value:.3f}"]), object()), "1 differs"),
 ])  # fmt: skip
 def test_all_parts_of_what_is_released_are_compared(made_with, place, tmp_path, monkeypatch):

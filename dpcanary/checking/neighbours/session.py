@@ -12,6 +12,7 @@ from dpcanary.checking.neighbours.random_states import drawn_until_now
 from dpcanary.checking.neighbours.records_seen import Batch, Reader
 from dpcanary.checking.neighbours.tape import Array, Tape, array_of, like
 from dpcanary.checking.neighbours.values_read import Read, Reads
+from dpcanary.core.argument_checks import checked_real
 from dpcanary.errors import InputError
 
 Setting = float | str
@@ -183,7 +184,7 @@ class Session:
             norms={name: _norm(own) for name, own in parameters.items()},
             random=drawn_until_now(),
             batches=batches,
-            limit=limit,
+            limit=checked_real("max_grad_norm", limit),
             scale=float(np.sqrt(sum(_square(array) for array in arrays))),
             rounding=max((_rounding(tensor) for tensor in sums.values()), default=0.0),
         )
