@@ -112,18 +112,21 @@ class _Watched:
         stop_when: Callable[[EpsilonEstimate], bool] | None,
         bar: "tqdm[NoReturn]",
         *,
+        journal: Journal,
         most_runs: int,
     ) -> None:
         bound_options = {name: value for name, value in options.items() if name != "threshold_rule"}
         self._bound = AnytimeBound(**bound_options)
-        self._stop_when, self._bar, self._most_runs = stop_when, bar, most_runs
+        self._stop_when, self._bar = stop_when, bar
+        self._journal, self._most_runs = journal, most_runs
 
     @property
     def num_runs(self) -> int:
         return self._bound.num_runs
 
-    def look(self, runs: dict[int, OwnRun]) -> None:
+    def look(self) -> None:
         """Takes the next pairs, in the order of their indices, whichever was finished first."""
+        runs = self._journal.runs
         before = first = self.num_runs
         while first < self._most_runs and {first, first + 1} <= runs.keys():
             first += 2
@@ -132,6 +135,8 @@ class _Watched:
             return
         self._bound.add(world0_scores=pairs[0], world1_scores=pairs[1])
         estimate = self._bound.estimate
+        # Before the bound is shown: from here on, it spoils the bounds of other rules.
+        self._journal.add_look(_FEWEST_RUNS)
         self._bar.set_postfix_str(f"epsilon >= {rounded_down(estimate.epsilon_lower)}", False)
         if first >= _FEWEST_RUNS and self._stop_when and self._stop_when(estimate):
             raise _EnoughRuns
@@ -210,18 +215,20 @@ def audit_training(
     try:
         missing = [run for run in range(num_runs) if run not in journal.runs]
         with progress(len(missing), "model") as bar:
-            watched = _Watched(options, stop_when, bar, most_runs=num_runs) if anytime else None
+            watched = None
+            if anytime:
+                watched = _Watched(options, stop_when, bar, journal=journal, most_runs=num_runs)
 
             def on_run(run: OwnRun) -> None:
                 journal.add(run)
                 bar.update()
                 if watched:
-                    watched.look(journal.runs)
+                    watched.look()
 
             workers = min(workers, len(missing))
             try:
                 if watched:
-                    watched.look(journal.runs)
+                    watched.look()
                 train_all(train, missing, seed=seed, num_workers=workers, on_run=on_run)
             except (_EnoughRuns, KeyboardInterrupt):
                 if watched is None or watched.num_runs < _FEWEST_RUNS:
@@ -231,10 +238,8 @@ def audit_training(
         runs = [journal.runs[run] for run in range(num_runs)]
         scores, mechanism = _scores(runs), _accounted(runs)
         estimate = _estimate(scores, options, looks)
-        unplanned = unplanned_looks(journal.looks, num_runs, looks)
-        if anytime:  # it may be looked at from here on, which spoils the bounds of other rules
-            unplanned = []
-            journal.add_look(_FEWEST_RUNS)
+        # The bounds of rule `anytime` hold however often they are looked at.
+        unplanned = [] if anytime else unplanned_looks(journal.looks, num_runs, looks)
         journal.add_look(num_runs, looks)
     finally:
         journal.close()

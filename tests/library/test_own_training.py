@@ -417,6 +417,21 @@ def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):
             audit(interrupted(after=after)[0], tmp_path / name, num_runs=100, threshold_rule=rule)
 
 
+def test_a_bound_that_was_shown_before_a_failure_was_looked_at(tmp_path):
+    def fails(seed: int, world: int) -> float:
+        if len(scores) == 6:
+            raise RuntimeError("out of memory")
+        scores.append(gaussian(seed, world))
+        return scores[-1]
+
+    scores: list[float] = []
+    with pytest.raises(InputError, match=r"run 6 .* out of memory"):
+        audit(fails, tmp_path, threshold_rule="anytime")
+    later = audit(fails, tmp_path, num_runs=6)
+    assert not later.estimate.is_valid
+    assert "looked at before, with 4 runs" in words(later)
+
+
 def of_worlds(*phases: Any):
     return lambda seed, world: gaussian(seed, world, phases=phases[world])
 
