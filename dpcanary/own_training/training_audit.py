@@ -243,9 +243,11 @@ def audit_training(
         journal.add_look(num_runs, looks)
     finally:
         journal.close()
+    looked_at_before = ""
     if unplanned:
         listed = ", ".join(f"{look:,}" for look in unplanned)
-        note = f"NOT a valid bound (the audit was looked at before, with {listed} runs); "
+        looked_at_before = f"the audit was looked at before, with {listed} runs"
+        note = f"NOT a valid bound ({looked_at_before}); "
         estimate = replace(estimate, proof=Proof.NOT_VALID, assumption=note + estimate.assumption)
     sampling = {run.poisson_sampling for run in runs}
     audited = OwnAudit(
@@ -255,6 +257,7 @@ def audit_training(
         mechanism=mechanism,
         seconds=sum(run.seconds for run in runs),
         phases=runs[0].phases,
+        looked_at_before=looked_at_before,
         poisson_sampling=False if False in sampling else True if True in sampling else None,
     )
     if audited.guaranteed_instead:

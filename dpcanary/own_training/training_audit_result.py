@@ -87,6 +87,8 @@ class OwnAudit:
         poisson_sampling: whether Opacus was told to draw Poisson samples; None if not known.
         phases: as Opacus accounted them, if noise or sample rate changed in the training, as by a
             schedule; empty if not. The `mechanism` is None then.
+        looked_at_before: in words, looks without a plan, after which neither the bound nor the test
+            of the claim is valid; empty if there were none.
     """
 
     scores: WorldScores
@@ -96,6 +98,7 @@ class OwnAudit:
     seconds: float
     poisson_sampling: bool | None = None
     phases: tuple[Phase, ...] = ()
+    looked_at_before: str = ""
 
     @property
     def hint(self) -> str:
@@ -191,7 +194,11 @@ class OwnAudit:
             mechanism=self._private_mechanism,
         )
         # Bonferroni: each look has a test of its own.
-        return replace(assessed, p_value=min(1.0, assessed.p_value * self.estimate.num_looks))
+        assessed = replace(assessed, p_value=min(1.0, assessed.p_value * self.estimate.num_looks))
+        if not self.looked_at_before:
+            return assessed
+        note = f"; no look came before: NOT a valid test ({self.looked_at_before})"
+        return replace(assessed, assumption=assessed.assumption + note)
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -289,6 +296,8 @@ class OwnAudit:
                 f"noise or sample rate changed ({len(self.phases)} phases, which are composed): the"
                 " claim itself is not tested, which needs one noise multiplier"
             )
+        elif self.looked_at_before:
+            verdict = f"p = {claim.p_value:.2g}: NOT a valid test ({self.looked_at_before})"
         else:
             contradiction = (
                 "the scores contradict what was accounted: by chance in at most"

@@ -343,7 +343,8 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
     pytest.param((20, 40), (20, 40), 60, (20, 40, 60), marks=pytest.mark.long),
 ])  # fmt: skip
 def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, looks_now, tmp_path):
-    options = {"train": gaussian, "folder": tmp_path, "threshold_rule": "rank_sum"}
+    train = accounted((2.0, 1.0, 4))
+    options = {"train": train, "folder": tmp_path, "threshold_rule": "rank_sum"}
     results = [audit(num_runs=count, looks=looks, **options) for count in earlier]
     assert all(result.estimate.is_valid for result in results)
     assert (results[0].estimate == results[1].estimate) == (earlier[0] == earlier[1])
@@ -355,6 +356,9 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(earlier, looks, now, lo
     text = last.report(tmp_path / "report.html").read_text()
     assert "Nothing: the audit has no valid lower bound" in text
     assert "≥" not in text
+    not_valid = f"NOT a valid test (the audit was looked at before, with {counts} runs)"
+    assert f"p = {last.claim.p_value:.2g}: {not_valid}" in words(last)
+    assert last.claim.assumption.endswith(not_valid)
 
 
 @pytest.mark.long
