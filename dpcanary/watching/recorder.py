@@ -527,9 +527,15 @@ class Recorder:
             self._looks.append(self.num_steps)
         self.write()
         scores = {"all_updates_known": self._known_ratios, "all_updates": self._unknown_ratios}
+        not_seen = self.not_seen
         if self._start is not None and self._last is not None:
             # Optimizers go against the gradient.
-            scores["last_model"] = self._start - self._last
+            change = self._start - self._last
+            if np.isfinite(change).all():
+                scores["last_model"] = change
+            else:
+                why = "what the last model shows, as the parameters are not finite"
+                not_seen = "; ".join(filter(None, (not_seen, why)))
         return WatchedTraining(
             scores={name: self._by_world(values) for name, values in scores.items()},
             adjacency=self._adjacency,
@@ -544,7 +550,7 @@ class Recorder:
             alarm_level=self._alarm_level,
             end=self.end,
             conversion=None if conversion is None else Conversion(conversion),
-            not_seen=self.not_seen,
+            not_seen=not_seen,
             measured=self._measured.copy(),
             earlier_looks=earlier,
             earlier_steps=self.accounted_before or 0,

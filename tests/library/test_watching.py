@@ -468,6 +468,18 @@ def test_a_sum_that_is_not_finite_ends_watching_and_leaves_a_result(value, is_se
     assert _loaded(recorder).end == recorder.end
 
 
+def test_last_parameters_that_are_not_finite_leave_out_their_attacker_alone(tmp_path):
+    recorder = trained(steps=9, journal=tmp_path / "watched.npz")
+    recorder.starts_from(full(0.0))
+    recorder.ends_with(full(math.inf))
+    result = recorder.result(**ASKED)
+    for shows in (result, read_watched(recorder.journal, **ASKED)):
+        assert (
+            {*shows.scores} == {*shows.bounds.threat_model} == {"all_updates_known", "all_updates"}
+        )
+        assert "the parameters are not finite" in " ".join(str(shows).split())
+
+
 @pytest.mark.parametrize(("name", "value"), [
     ("noise_multiplier", 0.0), ("max_grad_norm", math.nan), ("sample_rate", 1.1),
     ("sample_rate", 0.0), ("batch_size", -1.0), ("batch_size", math.inf), ("gradient_noise", 0.0),
