@@ -115,7 +115,9 @@ class ClippedAfterNoise:
         is_clipped = before > 0
         factors = scale * now[is_clipped] / before[is_clipped]
         factor = float(factors.mean()) if len(factors) else 1.0
-        if not factor < 1 - _CLIPPED or bool((factors / factor - 1).abs().max() > _CLIPPED):
+        # Gradients that were set to zero are not clipped: their noise is missing.
+        is_shorter = 0 < factor < 1 - _CLIPPED
+        if not is_shorter or bool((factors / factor - 1).abs().max() > _CLIPPED):
             return 1.0
         norm = float(now.norm())
         if self._norm is None:
