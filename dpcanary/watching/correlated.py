@@ -91,15 +91,16 @@ class CorrelatedRecorder(Recorder):
         self._moved = LargestMove(self._matrix, schedules)
         rows, columns = np.nonzero(self._matrix)
         self._bands = int((rows - columns).max()) + 1
+        self._noise_assumed = (
+            "the noise of different coordinates is independent, and over the steps that of the"
+            f" strategy of {self._total_steps:,} steps for records in {times:,} steps, {apart:,}"
+            " apart"
+        )
         super().__init__(
             shapes,
             noise_multiplier=noise_multiplier,
             sample_rate=min(1.0, times / self._total_steps),
             **options,
-        )
-        self._noise_assumed = (
-            "the noise of different coordinates is independent, and over the steps that of the"
-            f" strategy for records in {times:,} steps, {apart:,} apart"
         )
 
     def _begin(self, **drawn: Any) -> None:

@@ -595,9 +595,21 @@ class Recorder:
         """Goes on after what `state_dict` gave, with its canaries.
 
         Raises:
-            InputError: if it is of a training with other parameters.
+            InputError: if it is of a training with other parameters or other noise, or of another
+                version of dpcanary.
         """
-        header, arrays = state["header"], state["arrays"]
+        header = state.get("header", {})
+        if header.get("format") != FORMAT:
+            raise InputError(
+                "this is no state of a watched training, or one of another version of dpcanary:"
+                " give what state_dict of this version gave"
+            )
+        if header["noise_assumed"] != self._noise_assumed:
+            raise InputError(
+                "the state is of a training whose noise is another: there"
+                f" {header['noise_assumed']}; here {self._noise_assumed}"
+            )
+        arrays = state["arrays"]
         theirs = [(name, tuple(shape)) for name, shape in header["shapes"]]
         if theirs != [*zip(self._names, self._shapes, strict=True)]:
             raise InputError("the state is of a training with other parameters")
@@ -616,7 +628,7 @@ class Recorder:
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
         self.end = None if header["end"] is None else Alarm(**header["end"])
-        self.not_seen, self._noise_assumed = header["not_seen"], header["noise_assumed"]
+        self.not_seen = header["not_seen"]
         self._known_ratios, self._unknown_ratios = (
             np.array(arrays["known"]),
             np.array(arrays["unknown"]),
@@ -682,6 +694,7 @@ def read_watched(
         alarm_level=header["alarm_level"],
         seed=header["seed"],
     )
+    recorder._noise_assumed = header["noise_assumed"]  # its steps were judged by their recorder
     recorder.load_state_dict(state)
     return recorder.result(delta=delta, significance=significance, conversion=conversion)
 

@@ -592,7 +592,17 @@ def correlated_with(**options) -> CorrelatedRecorder:
     return CorrelatedRecorder(SHAPES, **defaults | options)
 
 
+def spread(num_steps: int) -> CorrelatedRecorder:
+    return correlated_with(num_steps=num_steps, num_participations=3, separation=5)
+
+
+OLDER = {"header": {"format": "dpcanary-watched-2"}, "arrays": {}}
 REFUSED = [
+    (lambda: trained(steps=0).load_state_dict({}), "no state of a watched training"),
+    (lambda: trained(steps=0).load_state_dict(OLDER), "no state of a watched training"),
+    (lambda: trained(steps=0).load_state_dict(spread(24).state_dict()), "apart; here the noise"),
+    (lambda: spread(24).load_state_dict(trained(steps=1).state_dict()), "noise is another"),
+    (lambda: spread(24).load_state_dict(spread(25).state_dict()), "of 25 steps .* of 24 steps"),
     (lambda: Directions((10,), num_slots=11, seed=0), "can be at most"),
     (lambda: Directions((100_000,), num_slots=65_537, seed=0), "can be at most"),
     (changed_in_place, "add the noise to a copy"),
