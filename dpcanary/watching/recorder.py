@@ -336,7 +336,8 @@ class Recorder:
         if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             # Between steps, so that the parameters are those after the recorded steps.
             self.write()
-        self.step_settings = step_settings
+        # The journal takes no numbers of NumPy.
+        self.step_settings = StepSettings(*map(float, vars(step_settings).values()))
         self.others = projections / step_settings.max_grad_norm
         self.added = self._takes_part(step_settings)
         return self.added * step_settings.max_grad_norm

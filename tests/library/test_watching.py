@@ -841,6 +841,15 @@ def test_watching_ends_before_correlated_noise_of_another_size_also_after_the_jo
         assert result.accounted == before.accounted
 
 
+@pytest.mark.parametrize("start", [trained, correlated])
+def test_settings_of_a_step_may_be_numbers_of_numpy(start, tmp_path):
+    recorder, sigma = start(steps=0), np.float32(SIGMA)
+    recorder.journal = tmp_path / "watched.npz"
+    step_of(recorder, noise_multiplier=sigma, gradient_noise=sigma, sample_rate=np.float32(1.0))
+    recorder.write()
+    assert read_watched(recorder.journal, **ASKED).num_steps == 1
+
+
 @pytest.mark.parametrize("steps", [1, 3, 9, TOTAL])
 def test_correlated_noise_is_white_again_and_an_unfinished_training_has_the_worst_record(steps):
     """One of the first batch, which has moved all sums so far; others have yet to come."""
