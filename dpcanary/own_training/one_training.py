@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
 
 from dpcanary.accounting.mechanism import Phase
@@ -212,14 +213,19 @@ def _run_of(entry: dict[str, Any]) -> OwnRun:
 
 
 def _fingerprint(train: Train) -> str:
-    """The function's name, what is bound to it, and a hash of the file or cell it stands in."""
+    """The function's name, with a hash of what is bound to it and of its file or cell.
+
+    Arrays count by their content, and all else by `repr`.
+    """
     bound: list[Any] = []
     while isinstance(train, functools.partial):
         bound.append((train.args, sorted(train.keywords.items())))
         train = train.func
     called: Any = train
-    if not inspect.isroutine(called):  # an object that can be called
-        bound.append(sorted(vars(called).items()) if hasattr(called, "__dict__") else repr(called))
+    if inspect.ismethod(called):
+        bound.append((type(called.__self__).__qualname__, _attributes(called.__self__)))
+    elif not inspect.isroutine(called):  # an object that can be called
+        bound.append(_attributes(called))
         called = type(called)
     try:
         module = inspect.getmodule(called)
@@ -232,5 +238,35 @@ def _fingerprint(train: Train) -> str:
             "the training has no source that can be read, so its runs could not be told from those"
             " of another version: define it in a file or in a notebook's cell"
         ) from None
+    bound = _with_hashed_arrays(bound)
     digest = hashlib.sha256(f"{source}{bound!r}".encode()).hexdigest()[:16]
     return f"{called.__qualname__} {digest}"
+
+
+def _attributes(owner: Any) -> Any:
+    has_own = hasattr(owner, "__dict__") and not isinstance(owner, type)
+    return sorted(vars(owner).items()) if has_own else repr(owner)
+
+
+def _with_hashed_arrays(value: Any) -> Any:
+    """The value, whose arrays are replaced by their type, shape and hash.
+
+    `repr` leaves out numbers of a large array, and rounds them.
+    """
+    if type(value) in (list, tuple):
+        return type(value)(_with_hashed_arrays(part) for part in value)
+    if isinstance(value, dict):
+        return {name: _with_hashed_arrays(part) for name, part in value.items()}
+    if not hasattr(value, "__array__") or isinstance(value, np.generic | type):
+        return value
+    array = value.to_records() if hasattr(value, "to_records") else value  # with names of columns
+    if isinstance(value, torch.Tensor):
+        array = value.detach().cpu().to_dense()
+        if array.is_floating_point():  # NumPy has no bfloat16
+            array = array.double()
+    array = np.asarray(array)
+    kind = str(getattr(value, "dtype", array.dtype))
+    if array.dtype.hasobject:
+        return kind, array.tolist()
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return kind, array.shape, hashlib.sha256(flat).hexdigest()

@@ -1,5 +1,6 @@
 """Audits of a user's own training loop: randomness, resuming, bounds, and real Opacus."""
 
+import copy
 import json
 import math
 import random
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -57,6 +59,16 @@ class Scaled:
 
     def __call__(self, seed: int, world: int) -> float:
         return self.factor * gaussian(seed, world)
+
+
+def with_changed(form, *, value: float):
+    """A training to which 5,000 numbers are bound, of which `repr` shows six."""
+    data = np.where(np.arange(5_000) == 2_000, value, 0.0)
+    return partial(with_data, data=[form(data)])
+
+
+def with_data(seed: int, world: int, *, data: Any) -> float:
+    return gaussian(seed, world)
 
 
 def interrupted(*, after: int):
@@ -323,9 +335,14 @@ def test_runs_of_other_trainings_do_not_mix(tmp_path):
         ("function", gaussian, [{"train": from_both}, {"train": gaussian, "seed": 1}]),
         ("partial", first, [{"train": second}, {"train": gaussian}]),
         ("object", Scaled(1.0), [{"train": Scaled(2.0)}]),
+        ("method", Scaled(1.0).__call__, [{"train": Scaled(2.0).__call__}]),
+        *(
+            (str(form), with_changed(form, value=0.0), [{"train": with_changed(form, value=1e-9)}])
+            for form in (np.array, torch.tensor, pd.DataFrame)
+        ),
     ):
-        for _ in range(2):
-            audit(train, tmp_path / name, num_runs=4)
+        for same in (train, copy.deepcopy(train)):
+            audit(same, tmp_path / name, num_runs=4)
         for options in others:
             with pytest.raises(InputError, match="holds runs of another seed, or of another vers"):
                 audit(folder=tmp_path / name, num_runs=4, **options)
