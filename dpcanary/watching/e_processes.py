@@ -56,6 +56,8 @@ _CUTS, _DEGREES = np.array([2.0, 3.0, 4.0]), np.array([3.0, 5.0, 10.0])
 _LOG_GAUSSIAN = -0.5 * log(2 * pi)
 # In place of a probability of 0.
 _NEVER = -1e6
+# Attributes that are all that was added so far, but for the history.
+_KEPT = ("_log_wealth", "_last", "_num_past", "_batches", "_extremes", "_pass", "num_steps")
 
 
 @dataclass(frozen=True)
@@ -379,25 +381,16 @@ class Evidence:
         return _surprised(laws, claimed, where=steps > 1)
 
     def state(self) -> dict[str, Any]:
-        """All that was added so far, as arrays and numbers."""
-        return {
-            "log_wealth": self._log_wealth,
-            "last": self._last,
-            "history": self._history[: self._num_past].astype(np.float32),
-            "num_past": self._num_past,
-            "batches": self._batches,
-            "extremes": self._extremes,
-            "pass": self._pass,
-            "num_steps": self.num_steps,
-        }
+        """All that was added so far, as arrays."""
+        kept = {name.lstrip("_"): np.array(getattr(self, name)) for name in _KEPT}
+        return {**kept, "history": self._history[: self._num_past].astype(np.float32)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Goes on after what `state` gave."""
-        self._log_wealth, self._last = np.array(state["log_wealth"]), np.array(state["last"])
+        for name in _KEPT:
+            own = np.array(state[name.lstrip("_")])
+            setattr(self, name, own if own.ndim else own.item())
         self._history[: len(state["history"])] = state["history"]
-        self._num_past = int(state["num_past"])
-        self._extremes, self._pass = np.array(state["extremes"]), np.array(state["pass"])
-        self._batches, self.num_steps = np.array(state["batches"]), int(state["num_steps"])
 
 
 def _flat(ratios: Floats) -> Floats:

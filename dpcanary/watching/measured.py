@@ -90,26 +90,15 @@ class Measured:
         clipped, seen = float(self.clipped[0]), float(self.clipped[1])
         return clipped / seen if seen else nan
 
-    def _arrays(self) -> dict[str, Floats]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-
     def arrays(self) -> dict[str, Floats]:
-        """For a file; see `of`."""
-        numbers = {"num_steps": self.num_steps, "clipped_to": self.clipped_to}
-        named = {**self._arrays(), **{name: np.array(value) for name, value in numbers.items()}}
-        return {f"measured_{name.lstrip('_')}": value for name, value in named.items()}
+        """Copies of all values, for a file; see `of`."""
+        return {f"measured_{name.lstrip('_')}": np.array(own) for name, own in vars(self).items()}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Floats]) -> "Measured":
         """From what `arrays` gave."""
-        part = "measured_"
-        own_arrays = {
-            name[len(part) :]: value for name, value in arrays.items() if part in name[:9]
-        }
-        measured = cls(
-            int(own_arrays.pop("num_steps")), clipped_to=float(own_arrays.pop("clipped_to"))
-        )
-        measured._last = np.array(own_arrays.pop("last"))
-        for name, value in own_arrays.items():
-            setattr(measured, name, np.array(value))
+        measured = cls()
+        for name in vars(measured):
+            own = np.array(arrays[f"measured_{name.lstrip('_')}"])
+            setattr(measured, name, own if own.ndim else own.item())
         return measured

@@ -570,7 +570,7 @@ class Recorder:
             "unknown": self._unknown_ratios.copy(),
             "start": np.empty(0) if self._start is None else self._start,
             "last": np.empty(0) if self._last is None else self._last,
-            **{f"evidence_{name}": np.asarray(value) for name, value in evidence.items()},
+            **{f"evidence_{name}": value for name, value in evidence.items()},
             **self._measured.arrays(),
         }
         header = {
@@ -580,7 +580,7 @@ class Recorder:
             "adjacency": self._adjacency.value,
             "alarm_level": self._alarm_level,
             "num_steps": self.num_steps,
-            "looks": self._looks,
+            "looks": [*self._looks],
             "accounted_before": self.accounted_before,
             "share": self.share,
             "shapes": [[*pair] for pair in zip(self._names, self._shapes, strict=True)],

@@ -534,6 +534,18 @@ def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
         assert whole._evidence.log_total == pytest.approx(parts._evidence.log_total, abs=1e-4)
 
 
+def test_a_state_that_is_kept_stays_as_it_was():
+    recorder = trained(seed=3, steps=33)
+    recorder.saw_clipping(2, 5)
+    kept = recorder.state_dict()
+    before = copy.deepcopy(kept)
+    trained(seed=3, steps=70, start=33, recorder=recorder).result(**ASKED)
+    recorder.saw_clipping(2, 5)
+    assert kept["header"] == before["header"]
+    for name, array in before["arrays"].items():
+        np.testing.assert_array_equal(kept["arrays"][name], array, err_msg=name)
+
+
 def _loaded(recorder: Recorder) -> Recorder:
     other = Recorder(SHAPES, noise_multiplier=SIGMA, sample_rate=RATE, num_records=RECORDS, seed=99)
     other.load_state_dict(recorder.state_dict())
