@@ -404,7 +404,7 @@ class Recorder:
         measured = noise.squares, noise.projections, others
         if not all(np.isfinite(values).all() for values in measured):
             # A value of the sum that is not finite makes the difference so, too.
-            is_of_sum = not np.isfinite(others).all() or not _all_finite(self._sums)
+            is_of_sum = not np.isfinite([*others, noise.with_sum[1]]).all()
             self.ends("not_finite", _SUM_NOT_FINITE if is_of_sum else _NOISE_NOT_FINITE)
             return
         step_settings = self.step_settings
@@ -703,10 +703,6 @@ def read_watched(
 def _component(product: float, square: float) -> float:
     """The component of the noise along the sum; NaN where there is no sum."""
     return float(product / sqrt(square)) if square > 0 else nan
-
-
-def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _warn(alarm: Alarm) -> None:

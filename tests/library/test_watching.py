@@ -451,9 +451,13 @@ def test_a_sum_that_is_not_finite_ends_watching_and_leaves_a_result(value, is_se
     inside = recorder.directions.slot_columns.ravel()
     total, outside = torch.ones(NUM_PARAMETERS), np.setdiff1d(range(NUM_PARAMETERS), inside)
     total[int((inside if is_seen else outside)[0])] = value
-    step_of(recorder, sums=[part.clone() for part in total.split([1_200, 7, 200])])
+    sums, adapted = [*total.split([1_200, 7, 200])], trained(steps=9)
+    adapted.begin(StepSettings(SIGMA, NORM, RATE), adapted.project(sums))  # as `optax.watched`
+    adapted.record(adapted.directions.noise(sums, sums), adapted.others)
+    step_of(recorder, sums=[part.clone() for part in sums])
     assert (recorder.alarm.step, recorder.alarm.kind, recorder.alarm.level) == (10, "not_finite", 0)
     assert "Clipping does not bound" in recorder.alarm.message
+    assert adapted.alarm == recorder.alarm
     of_noise = step_of(trained(steps=2), noise=math.nan).alarm
     assert of_noise.kind == "not_finite"
     assert "though the sum before the noise has none" in of_noise.message
