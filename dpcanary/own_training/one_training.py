@@ -149,7 +149,7 @@ class Journal:
             raise InputError(f"another audit writes to {path}: wait for it") from None
         try:
             self._read(header)
-        except InputError:
+        except BaseException:
             self._lock.release()
             raise
 
@@ -171,10 +171,16 @@ class Journal:
             self._append({"look": num_runs, "planned": planned})
 
     def _read(self, header: dict[str, object]) -> None:
-        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        foreign = InputError(f"{self._path} is no journal of runs; delete it, or name another")
+        try:
+            text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        except UnicodeDecodeError:
+            raise foreign from None
         lines = text.splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]  # a killed write ends in no newline
         if not whole:
+            if not sealed(header).startswith(text):
+                raise foreign
             write_text(self._path, sealed(header) + "\n")
             return
         try:
@@ -188,9 +194,7 @@ class Journal:
         except InputError:
             raise
         except (ValueError, TypeError):
-            raise InputError(
-                f"{self._path} is no journal of runs; delete it, or name another"
-            ) from None
+            raise foreign from None
         self.runs = {run.run: run for run in runs}
         if kept_header != header:
             raise InputError(

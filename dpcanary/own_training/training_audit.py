@@ -201,7 +201,7 @@ def audit_training(
     if num_runs % 2:
         raise InputError(f"num_runs is {num_runs}; it must be even, for two worlds")
     seed, adjacency = checked_count("seed", seed, least=0), Adjacency(adjacency)
-    workers = checked_count("num_workers", num_workers or _num_cores())
+    workers = _num_cores() if num_workers is None else checked_count("num_workers", num_workers)
     options = {
         "delta": delta,
         "significance": significance,

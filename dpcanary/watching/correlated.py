@@ -66,16 +66,23 @@ class CorrelatedRecorder(Recorder):
             num_participations: steps in which a record takes part.
             separation: steps from one participation to the next; by default T divided by their
                 number.
-            options: as for `Recorder`.
+            options: as for `Recorder`, without `num_records`: batches are not tested.
 
         Raises:
             InputError: if the strategy is not lower triangular with a positive diagonal, or the
                 participations do not fit into the training.
         """
+        if options.get("num_records") is not None:
+            raise InputError(
+                "num_records is for tests of batch sizes, and a training with correlated noise need"
+                " not draw Poisson samples: leave it out"
+            )
         self._total_steps = checked_count("num_steps", num_steps)
         times = checked_count("num_participations", num_participations)
-        apart = separation or max(1, self._total_steps // times)
-        last = (times - 1) * checked_count("separation", apart)
+        apart = max(1, self._total_steps // times)
+        if separation is not None:
+            apart = checked_count("separation", separation)
+        last = (times - 1) * apart
         if last >= self._total_steps:
             raise InputError(
                 f"{times} participations {apart} steps apart do not fit into"
@@ -219,11 +226,13 @@ def _checked_strategy(strategy: ArrayLike, num_steps: int) -> Floats:
         matrix = np.where(lags >= 0, column[np.maximum(lags, 0)], 0.0)
     if (
         matrix.shape != (num_steps, num_steps)
+        or not np.isfinite(matrix).all()
         or np.triu(matrix, 1).any()
         or not (np.diag(matrix) > 0).all()
     ):
         raise InputError(
-            f"strategy has shape {matrix.shape}; it must be a lower triangular matrix of"
-            f" {num_steps} steps with a positive diagonal, or the first column of a Toeplitz one"
+            f"strategy has shape {matrix.shape}; it must be a lower triangular matrix of finite"
+            f" numbers of {num_steps} steps with a positive diagonal, or the first column of a"
+            " Toeplitz one"
         )
     return matrix

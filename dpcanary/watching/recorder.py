@@ -312,7 +312,11 @@ class Recorder:
             sums: one contiguous tensor for each trained parameter.
             step_settings: what the training says of the step.
             inserts: whether this process puts the canaries in: one of several does.
+
+        Raises:
+            InputError: if the sums are no such tensors, or as for `begin`.
         """
+        self._check_tensors(sums)
         amounts = self.begin(step_settings, self.directions.project(sums))
         if self.end is not None:
             return
@@ -320,6 +324,17 @@ class Recorder:
             self.directions.add(sums, amounts)
         self._sums = sums
         self._versions = [tensor._version for tensor in sums]
+
+    def _check_tensors(self, tensors: Sequence[Tensor]) -> None:
+        sizes = self.directions.sizes
+        if sizes != tuple(
+            part.numel() if isinstance(part, Tensor) and part.is_contiguous() else None
+            for part in tensors
+        ):
+            raise InputError(
+                "sums must be contiguous tensors of PyTorch, one for each trained parameter in"
+                f" their order: {len(sizes)} tensors of {', '.join(map(str, sizes))} numbers"
+            )
 
     def begin(self, step_settings: StepSettings, projections: Floats) -> Floats:
         """Begins a step, of whose sum the projections are known: what the canaries add to it.
@@ -388,13 +403,14 @@ class Recorder:
 
         Raises:
             InputError: if `before_noise` was not called, the sums were changed in place since then,
-                or the scale is not positive and finite.
+                the noisy sums are no such tensors, or the scale is not positive and finite.
         """
         if self.end is not None:
             return
         if self.step_settings is None:
             raise InputError("call before_noise first, with the sum without noise")
         checked_real("scale", scale)
+        self._check_tensors(noisy)
         self.record(self.noise_of(noisy, scale=scale), self.others)
 
     def record(self, noise: NoiseSeen, others: Floats) -> None:

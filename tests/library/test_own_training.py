@@ -321,10 +321,14 @@ def test_a_journal_belongs_to_one_audit_and_is_not_changed(tmp_path):
     changed, count = re.subn(r'("run": 2,.*?"score": -?\d+)', r"\g<1>1", path.read_text())
     assert count == 1
     damaged = "was damaged or changed since it was written"
-    for content, message in ((changed, damaged), ("nothing\n", "is no journal of runs")):
-        path.write_text(content)
+    foreign = [
+        (content, "is no journal of runs") for content in (b"nothing\n", b"nothing", b"\xff")
+    ]
+    for content, message in ((changed.encode(), damaged), *foreign):
+        path.write_bytes(content)
         with pytest.raises(InputError, match=message):
             audit(gaussian, tmp_path, num_runs=4)
+        assert path.read_bytes() == content
 
 
 def test_runs_of_other_trainings_do_not_mix(tmp_path):
@@ -476,7 +480,7 @@ def test_trainings_that_cannot_be_audited_are_refused(train, message, tmp_path):
     ({"num_runs": 5}, "num_runs is 5; it must be even"),
     ({"num_runs": 2}, "num_runs is 2; .* at least 4"),
     ({"seed": -1}, "seed is -1; .* at least 0"),
-    ({"num_workers": -1}, "num_workers is -1; .* at least 1"),
+    ({"num_workers": 0}, "num_workers is 0; .* at least 1"),
     ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
     ({"significance": 2.0}, "significance"),
     ({"threshold_rule": "mahloujifar"}, "guesses fair coins, and the worlds of these runs"),

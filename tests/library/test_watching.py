@@ -634,6 +634,15 @@ REFUSED = [
     (lambda: correlated_with(strategy=np.zeros(4)), "lower triangular"),
     (lambda: correlated_with(strategy=np.ones(99)), "lower triangular"),
     (lambda: correlated_with(num_participations=3, separation=12), "do not fit"),
+    (lambda: correlated_with(num_participations=1, separation=0), "separation"),
+    (lambda: correlated_with(strategy=np.array([1.0, math.nan])), "finite numbers"),
+    (lambda: correlated_with(strategy=np.array([1.0, -math.inf])), "finite numbers"),
+    (lambda: correlated_with(num_records=RECORDS), "need not draw Poisson samples"),
+    (lambda: step_of(trained(steps=0), sums=full(1.0)[:2]), "3 tensors of 1200, 7, 200 numbers"),
+    (
+        lambda: trained(steps=0).before_noise([np.ones(1_200)], StepSettings(SIGMA, NORM, RATE)),
+        "tensors of PyTorch",
+    ),
     (lambda: correlated(steps=TOTAL + 1), "there are more"),
 ]
 
