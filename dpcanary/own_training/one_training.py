@@ -273,4 +273,4 @@ def _with_hashed_arrays(value: Any) -> Any:
     if array.dtype.hasobject:
         return kind, array.tolist()
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return kind, array.shape, hashlib.sha256(flat).hexdigest()
+    return kind, array.shape, hashlib.sha256(flat.tobytes()).hexdigest()

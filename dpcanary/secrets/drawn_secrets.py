@@ -282,7 +282,7 @@ class Secrets:
         copy = table.copy()
         if not isinstance(copy, pd.DataFrame):
             check_column(copy, column)
-            copy[rows, column] = checked_cells(cells, copy.dtype)
+            copy[rows, int(column)] = checked_cells(cells, copy.dtype)
             return copy
         if len(rows) == len(copy):
             copy[column] = cells

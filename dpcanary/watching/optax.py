@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dpcanary.core.argument_checks import checked_real
 from dpcanary.core.optional_packages import lacking
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.recorder import Recorder
@@ -48,8 +49,11 @@ def watched(
             privatizer divides it.
 
     Raises:
-        InputError: at the end of a step, as those of `Recorder`.
+        InputError: if the scale is not positive and finite.
+
+    What the recorder or its `on_alarm` raises ends a step as a RuntimeError of jax that names it.
     """
+    checked_real("scale", scale)
     passes = _Passes(recorder.directions)
     slots = jax.ShapeDtypeStruct((recorder.num_canaries,), jnp.float32)
 

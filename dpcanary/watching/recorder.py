@@ -124,7 +124,7 @@ class Recorder:
             alarm_level: the probability, at most, with which a right training ever raises a
                 statistical alarm.
             on_alarm: called with the alarm when it is raised; by default it becomes a warning. It
-                may raise an error to stop the training.
+                may raise an error to stop the training, which jax turns into a RuntimeError.
             seed: of all secrets; by default from the operating system. A seed that an attacker
                 can guess gives away the canaries, and nothing else.
             journal: a file that is kept up to date. If it exists, the training goes on after it.

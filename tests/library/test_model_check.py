@@ -476,6 +476,18 @@ def test_what_a_forward_pass_keeps_of_records(module, changed, of_records):
     assert all(torch.equal(own, before[key]) for key, own in module.state_dict().items())
 
 
+def test_a_model_of_which_nothing_is_trained_fails():
+    result = check_model(LINEAR().requires_grad_(False), data(6))
+    assert failing(result) == {"trained parameters": "no parameter requires a gradient"}
+
+
+def test_several_inputs_and_labels_may_be_one_tuple():
+    model = Net(lambda own, first, second: own.out(first + second), out=LINEAR())
+    features, labels = data(6)
+    assert check_model(model, (features, features, labels)).passes
+    assert check_model(model, ((features, features), labels)).passes
+
+
 def test_what_is_wrong_fails_the_assertion():
     assert_model(LINEAR(), data(6))
     with pytest.raises(AssertionError, match=r"(?s)are wrong.*FAIL  records do not mix"):
@@ -493,6 +505,12 @@ UNEVEN = [{"x": [1] * (4 + row % 2), "labels": 0} for row in range(12)]
     ([{"x": [1, 2], "target": 0}] * 12, {}, "have x, target; they need .* 'labels'"),
     ({"x": torch.zeros(12), "labels": torch.zeros(3)}, {}, "there are 3 records"),
     ([], {}, "there are 0 records"),
+    *(((data(6)[0], labels), {}, "the labels of the records are of type")
+      for labels in (data(6)[1].numpy(), data(6)[1].tolist(), torch.tensor(1))),
+    ([{"x": [1.0] * 6, "labels": "a"}] * 12, {}, "the labels of the records are of type list"),
+    ({"x": data(6)[0], "n": torch.tensor(3), "labels": data(6)[1]}, {}, r"an input has shape \(\)"),
+    (iter([data(6)]), {}, "records have no length: give a list"),
+    ((data(6)[0],), {}, "records must have inputs and labels"),
 ])  # fmt: skip
 def test_what_cannot_be_checked_is_refused(records, settings, message):
     with pytest.raises(InputError, match=message):

@@ -29,8 +29,7 @@ def bound(ranks, k, **options) -> float:
 
 
 def chance(curve, k: int, r: int, adjacency=SUBSTITUTE) -> float:
-    options = {"num_candidates": k, "adjacency": adjacency}
-    return float(rank_laws.largest_chances(curve, [r], **options)[0])
+    return float(rank_laws.largest_chances(curve, [r], Lists(k, r, adjacency))[0])
 
 
 @pytest.mark.parametrize(("k", "r"), [(2, 1), (10, 1), (10, 3), (1000, 1), (1000, 400), (10**6, 7)])

@@ -1,6 +1,6 @@
 """Watched trainings with optax and jax_privacy, also with correlated noise."""
 
-from math import comb
+from math import comb, nan
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 import torch  # noqa: E402
 
+from dpcanary.errors import InputError  # noqa: E402
 from dpcanary.watching.correlated import CorrelatedRecorder  # noqa: E402
 from dpcanary.watching.directions import Directions  # noqa: E402
 from dpcanary.watching.optax import _Passes, shapes_of, watched  # noqa: E402
@@ -98,6 +99,17 @@ def test_wrong_noise_is_found_and_names_and_shapes_are_those_of_the_tree():
         recorder.evaluate()
         assert recorder.alarm.step <= step
     assert less.alarm.kind == "noise_scale"
+
+
+def test_errors_come_at_once_or_from_a_step_as_those_of_jax():
+    options = {"noise_multiplier": SIGMA, "sample_rate": RATE, "num_canaries": 100, **QUIET}
+    recorder = Recorder(shapes_of(parameters()), seed=0, **options)
+    privatizer = noise_addition.gaussian_privatizer(stddev=1.0, prng_key=jax.random.key(0))
+    for scale in (0.0, nan):
+        with pytest.raises(InputError, match="scale"):
+            watched(privatizer, recorder, StepSettings(SIGMA, NORM, RATE), scale=scale)
+    with pytest.raises(RuntimeError, match="InputError: noise_multiplier is 0"):
+        train(recorder, privatizer, StepSettings(0.0, NORM, RATE), steps=1)
 
 
 BANDS = [comb(2 * lag, lag) / 4**lag for lag in range(6)]

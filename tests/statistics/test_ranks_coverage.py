@@ -63,7 +63,7 @@ def response(epsilon: float) -> Draw:
 @cache
 def largest_chance(family: Family, theta: float, k: int, size: int) -> float:
     curve = curve_of_family(family, theta)
-    [chance] = largest_chances(curve, [size], num_candidates=k, adjacency=SUBSTITUTE)
+    [chance] = largest_chances(curve, [size], Lists(k, size, SUBSTITUTE))
     return float(chance)
 
 

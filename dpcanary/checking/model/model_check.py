@@ -33,6 +33,7 @@ from dpcanary.checking.model.record_gradients import (
     Loss,
     outputs_of,
     own_loss,
+    trained,
     without_dropout,
 )
 from dpcanary.checking.model.record_mixing import mixing_layer, random_layer, weights_in_loss
@@ -109,7 +110,7 @@ def check_model(
         model: with outputs of shape (records, ...), or an object or dict with such `logits`. It is
             not changed. Dropout is turned off.
         records: a dataset of (input, ..., label) or of dicts with an entry `labels`, such a dict of
-            a whole batch, or a pair of inputs and labels; inputs are a tensor, a tuple of tensors,
+            a whole batch, or a tuple of inputs and labels; inputs are tensors, a tuple of tensors,
             or a dict of keyword arguments.
         loss: of outputs and labels, a single number; by default that of a Hugging Face model whose
             records are dicts, else cross-entropy.
@@ -137,7 +138,9 @@ def check_model(
         random = random_layer(copied, batch)
         checked = CheckedModel(copied, batch, others, criterion, random is not None)
         mixing = mixing_layer(copied, batch, others, criterion, is_random=checked.is_random)
-        finite = finite_numbers(checked, records, with_gradients=mixing is None)
+        is_trained = bool(trained(copied))
+        with_gradients = mixing is None and is_trained
+        finite = finite_numbers(checked, records, with_gradients=with_gradients)
         findings = [records_do_not_mix(mixing, dropout, random), state, finite]
         is_alone = mixing is None and finite.holds
         if is_alone:
@@ -149,7 +152,7 @@ def check_model(
         # Gradients of single records are not compared where a record has none of its own.
         findings += (
             gradient_findings(checked, model, optimizer, on_estimate)
-            if is_alone
+            if is_alone and is_trained
             else [trained_parameters(set(), set(), model, optimizer)]
         )
     return ModelCheck(tuple(findings), count, perf_counter() - start)
@@ -185,9 +188,11 @@ def _batch_of(records: Any, count: int) -> Batch:
     if isinstance(records, DataLoader):
         raise InputError("records is a DataLoader: give its dataset, or one of its batches")
     if not isinstance(records, tuple | Mapping):
+        if not hasattr(records, "__len__"):
+            raise InputError("records have no length: give a list of some of them")
         rows = [_row(records[index]) for index in range(min(count, len(records)))]
         try:
-            records = default_collate(rows) if rows else ((), ())
+            records = default_collate(rows) if rows else ((), torch.zeros(0))
         except (RuntimeError, TypeError) as error:
             raise InputError(
                 f"the records cannot be put into one batch: {error}; pad them to one length, and"
@@ -202,7 +207,15 @@ def _batch_of(records: Any, count: int) -> Batch:
         if name is None:
             raise InputError(f"records have {', '.join(inputs)}; they need an entry 'labels', too")
         records = inputs, inputs.pop(name)
-    inputs, labels = records
+    if len(records) < 2:
+        raise InputError("records must have inputs and labels: give a tuple of both")
+    *several, labels = records
+    inputs = several[0] if len(several) == 1 else tuple(several)
+    if not isinstance(labels, Tensor) or not labels.dim():
+        raise InputError(
+            f"the labels of the records are of type {type(labels).__name__}: give a tensor with a"
+            " label for each record"
+        )
     if len(labels) < count:
         raise InputError(
             f"there are {len(labels)} records; the check needs {count}: lower num_records"
@@ -216,7 +229,7 @@ def _batch_of(records: Any, count: int) -> Batch:
                 f"{name!r} of the records is no tensor of numbers: drop it, or make it one"
             )
     for tensor in tree_leaves(inputs):
-        if len(tensor) != len(labels):
+        if not tensor.dim() or len(tensor) != len(labels):
             raise InputError(
                 f"there are {len(labels)} labels, and an input has shape {(*tensor.shape,)}: its"
                 " first axis must be that of the records"

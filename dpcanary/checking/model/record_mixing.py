@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpcanary.checking.model.record_gradients import Batch, Loss, losses_alone, outputs_of
+from dpcanary.checking.model.record_gradients import (
+    Batch,
+    Loss,
+    losses_alone,
+    outputs_of,
+    trained,
+)
 from dpcanary.core.global_generators import seed_torch
 from dpcanary.training.modules.kept_state import kept_state, unchanged_state
 
@@ -189,10 +195,8 @@ def _calls(
         with unchanged_state(model), torch.set_grad_enabled(loss is not None):
             seed_torch(seed)
             outputs = outputs_of(model, batch)
-            if loss:
-                parameters = [
-                    parameter for parameter in model.parameters() if parameter.requires_grad
-                ]
+            parameters = [*trained(model).values()]
+            if loss and parameters:
                 # Gradients in layers' values are kept by hooks; parameters keep none.
                 torch.autograd.grad(
                     losses_alone(outputs, batch, loss).sum(), parameters, allow_unused=True

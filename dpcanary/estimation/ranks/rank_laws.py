@@ -174,20 +174,18 @@ def ranks_of_truth(*, scores: ArrayLike, truth: ArrayLike) -> Ranks:
     return ranks_among(table, indices)
 
 
-def largest_chances(
-    curve: NullCurve, sizes: ArrayLike, *, num_candidates: int, adjacency: Adjacency
-) -> Floats:
+def largest_chances(curve: NullCurve, sizes: ArrayLike, lists: Lists) -> Floats:
     """The largest chance that the true value is among the first r, for each r of `sizes`.
 
     Args:
         curve: of the mechanism.
-        sizes: whole numbers from 1 to num_candidates, shape (n,).
-        num_candidates: k.
-        adjacency: under which the curve is.
+        sizes: whole numbers from 1 to the number of candidates, shape (n,).
+        lists: of which the candidates and the adjacency count, under which the curve is.
 
     Returns:
         Rounded up, by a part of 1e-12 of the odds.
     """
+    num_candidates = lists.num_candidates
     sizes = np.asarray(sizes, np.float64)
     chances = np.ones(sizes.shape)
     inside = sizes < num_candidates
@@ -197,7 +195,7 @@ def largest_chances(
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         chance, rest = expit(middle), expit(-middle)
-        if adjacency is Adjacency.SUBSTITUTE:
+        if lists.adjacency is Adjacency.SUBSTITUTE:
             fpr = r / (num_candidates - 1) * rest
             fnr = 1 - (num_candidates - r) / (num_candidates - 1) * chance
         else:

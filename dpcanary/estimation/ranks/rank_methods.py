@@ -82,30 +82,20 @@ class RankRuleEntry:
 
 
 def _single(secrets: GuessedSecrets, curve: NullCurve) -> float:
-    lists = secrets.lists
-    [chance] = largest_chances(
-        curve, secrets.ranks, num_candidates=lists.num_candidates, adjacency=lists.adjacency
-    )
+    [chance] = largest_chances(curve, secrets.ranks, secrets.lists)
     return float(chance)
 
 
 def _count(secrets: GuessedSecrets, curve: NullCurve) -> float:
     if secrets.num_correct == 0:
         return 1.0
-    lists = secrets.lists
-    [chance] = largest_chances(
-        curve, [lists.size], num_candidates=lists.num_candidates, adjacency=lists.adjacency
-    )
+    [chance] = largest_chances(curve, [secrets.lists.size], secrets.lists)
     return float(bdtrc(secrets.num_correct - 1, secrets.num_guesses, chance))
 
 
 def _bits(secrets: GuessedSecrets, curve: NullCurve) -> float:
-    lists = secrets.lists
-    weights, thresholds = exposure_weights(secrets.ranks, lists.num_candidates)
-    chances = largest_chances(
-        curve, thresholds, num_candidates=lists.num_candidates, adjacency=lists.adjacency
-    )
-    return tail_of_sum(weights, chances)
+    weights, thresholds = exposure_weights(secrets.ranks, secrets.lists.num_candidates)
+    return tail_of_sum(weights, largest_chances(curve, thresholds, secrets.lists))
 
 
 def exposure_weights(ranks: Ranks, num_candidates: int) -> tuple[NDArray[np.int64], Floats]:
