@@ -50,8 +50,10 @@ def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Iterable[str]) -> str
     """Tables by sweep and by rule, the totals, and the notes, a line each."""
     total = costs.assign(sweep="total")
     rules = _sums(costs, "rule").sort_values(["GPU-hours", "core-hours"], ascending=False)
-    tables = (pd.concat([_sums(costs, "sweep"), _sums(total, "sweep")]), rules)
+    tables = [pd.concat([_sums(costs, "sweep"), _sums(total, "sweep")]), rules]
     gpu, core, disk = (float(costs[column].sum()) for column in _SUMMED[-3:])
+    if not gpu:  # the names of rules then fit a terminal's line
+        tables = [table.drop(columns="GPU-hours") for table in tables]
     hours = f"{f'{_two_digits(gpu)} GPU-hours and ' if gpu else ''}{_two_digits(core)} core-hours"
     said = f"In all {hours} and {_in_units(disk, _SIZES)} of disk: {_duration(costs, num_cores)}."
     lines = [*_small_shards(costs), *notes]

@@ -1,5 +1,6 @@
 """Figures that a config plans, refused before anything is trained if they cannot be drawn."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
@@ -18,9 +19,14 @@ _AS_PLANNED = ("num_slots", "num_candidates", "num_runs")
 def check_figures(experiment: Experiment) -> None:
     """Checks that each figure can show the audits of its sweeps together.
 
+    An environment that has Snakemake alone, and those of its rules beside it, cannot draw: there,
+    the jobs that draw figures check this.
+
     Raises:
         InputError: names the figure, the audits and the setting.
     """
+    if find_spec("matplotlib") is None:
+        return
     resolved, products = experiment.model_dump(mode="json"), Products(experiment)
     for name, figure in experiment.settings.figures.items():
         kind = figure_kind(figure.kind)

@@ -444,11 +444,11 @@ def test_tables_name_units_and_add_up():
     fields = {"jobs": 40, "models": 40, "model-steps": 12_345, "sweep": "mine", "audits": "a"}
     train, summary = row_of("train_shard", 3600.0, **fields), row_of("summarise", 36.0)
     text = text_of(costs(train, summary), num_cores=2, notes=["A note."])
-    rows = """audits jobs models model-steps GPU-hours core-hours disk
-        mine 1 40 40 12,345 0 40 1 MB
-        total 1 41 40 12,345 0 40 2 MB
-        train_shard 1 40 40 12,345 0 40 1 MB
-        summarise - 1 - - 0 0.01 1 MB"""
+    rows = """audits jobs models model-steps core-hours disk
+        mine 1 40 40 12,345 40 1 MB
+        total 1 41 40 12,345 40 2 MB
+        train_shard 1 40 40 12,345 40 1 MB
+        summarise - 1 - - 0.01 1 MB"""
     assert lines_of(rows).items() <= lines_of(text).items()
     assert "In all 40 core-hours and 2 MB of disk: about 21 h with 2 cores" in text
     assert text.endswith("A note.")
