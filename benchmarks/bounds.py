@@ -43,7 +43,7 @@ PLANTED = (
 )
 CALIBRATED = (ThresholdRule.COMBINED, ThresholdRule.CALIBRATED, ThresholdRule.RANK_SUM)
 SCANS = (ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT, ThresholdRule.IN_SAMPLE)
-RULE_NAMES = (*(rule.value for rule in ThresholdRule), SHIFTED)
+RULE_NAMES = (*(name for name, rule in RULES.items() if not rule.guesses), SHIFTED)
 RESULTS = Path(__file__).with_name("results")
 # `subsampled_gaussian` takes long to convert each threshold: scans see so many scores in all.
 _SLOW_SCORES = 500_000
