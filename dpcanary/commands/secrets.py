@@ -176,10 +176,13 @@ def _table(path: Path, content: str, separator: str) -> "pd.DataFrame":
 
     from dpcanary.core.files import reading
 
-    csv.field_size_limit(sys.maxsize)  # cells may be whole documents
-    with reading(path, what="is not a table", remedy="give one with a header and closed quotes"):
-        lines = csv.reader(io.StringIO(content, newline=""), delimiter=separator, strict=True)
-        header, *rows = lines
+    longest = csv.field_size_limit(sys.maxsize)  # cells may be whole documents
+    try:
+        with reading(path, what="is not a table", remedy="give a header, and close all quotes"):
+            lines = csv.reader(io.StringIO(content, newline=""), delimiter=separator, strict=True)
+            header, *rows = lines
+    finally:
+        csv.field_size_limit(longest)  # of the whole process
     # An empty line is an empty cell in a table of one column, and no row in others.
     rows = [row or [""] for row in rows if row or len(header) == 1]
     for number, row in enumerate(rows, start=1):

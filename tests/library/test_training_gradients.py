@@ -356,7 +356,6 @@ VECTORS: dict[str, nn.Module] = {
     "hooked layer": nn.Sequential(Linear(6, 4), nn.Tanh(), hooked(Linear(4, 3))),
     "hooked activation": nn.Sequential(Linear(6, 4), hooked(nn.Tanh()), Linear(4, 3)),
     "hooked sequence": hooked(nn.Sequential(Linear(6, 4), nn.Tanh(), Linear(4, 3))),
-    "other forward": doubled(Linear(6, 3)),
 }
 UNBIASED = nn.LazyLinear(3, bias=False)
 IMAGES: dict[str, nn.Module] = {
@@ -396,6 +395,14 @@ def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
     assert type(path_chosen(module, table)) is ModulePath
 
 
+def test_a_forward_that_calls_another_module_is_refused():
+    table = RecordTable(torch.randn(4, 6), torch.arange(4) % 3, num_canaries=1)
+    for module in (doubled(Linear(6, 3)), nn.Sequential(doubled(Linear(6, 3)))):
+        with pytest.raises(InputError, match="do not depend on its parameters"):
+            path_chosen(module, table)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
 @pytest.mark.parametrize(
     "change",
     [

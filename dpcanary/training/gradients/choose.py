@@ -76,6 +76,10 @@ def path_of(
     ):
         path = ConvolutionalPath(table, module, loss=loss)
     else:
+        if isinstance(module, nn.Linear | nn.Conv2d) and not is_plain(module):
+            module = nn.Sequential(
+                module
+            )  # the layer is then a part, and hooks of parts are heeded
         path = ModulePath(
             module, table, loss, vectorise_runs=not on_host, multiplicity=multiplicity
         )

@@ -63,7 +63,8 @@ def find_units(
         loss: of each record.
 
     Raises:
-        InputError: if not even the module as a whole can be differentiated record by record.
+        InputError: if not even the module as a whole can be differentiated record by record, or its
+            outputs do not depend on its parameters.
     """
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
     noise = torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
@@ -121,12 +122,18 @@ def _gradient(
     try:
         with torch.enable_grad():
             value = record_losses(module(features.clone()), labels, loss).sum()
-            parts = torch.autograd.grad(
-                value, [*module.parameters()], allow_unused=True, materialize_grads=True
-            )
+            parameters = [*module.parameters()]
+            parts = torch.autograd.grad(value, parameters, allow_unused=True)
     except RuntimeError as error:
         raise InputError(f"the module cannot be differentiated: {error}") from error
-    return torch.cat([part.flatten() for part in parts])
+    if all(part is None for part in parts):
+        raise InputError(
+            "the outputs of the module's copy do not depend on its parameters, as where a `forward`"
+            " that was set on the object calls another one: define it in the module's class"
+        )
+    pairs = zip(parts, parameters, strict=True)
+    own = [torch.zeros_like(values) if part is None else part for part, values in pairs]
+    return torch.cat([part.flatten() for part in own])
 
 
 def _is_right(
